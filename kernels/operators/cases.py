@@ -1,0 +1,81 @@
+"""Calls of an operator's entries, and what must agree between them.
+
+An operator's reference.py supplies three functions (`Reference`): inputs, a float64 reference, and the decode
+calls that must reproduce parts of a full-path call bit for bit.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelbraid.kernels.operators.operator import Entry, Operator, OperatorError
+
+Arrays = Mapping[str, NDArray[Any]]
+"""Tensor name to values; bfloat16 as uint16."""
+
+STYLES = ("normal", "scale_3", "scale_30", "zeros", "equal_rows", "cancellation")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of one entry with its inputs."""
+
+    entry: Entry
+    dims: Mapping[str, int]
+    inputs: Arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """A call whose whole output must equal `full_output[index]`, bit for bit and shape for shape."""
+
+    call: Call
+    output: str
+    index: tuple[Any, ...]
+
+
+class Reference(Protocol):
+    """What an operator's reference.py must define at module level."""
+
+    def make_inputs(self, entry: Entry, dims: Mapping[str, int], rng: np.random.Generator, style: str) -> Arrays:
+        """Inputs in the entry's dtypes; `style` is one of STYLES."""
+
+    def reference(self, entry: Entry, dims: Mapping[str, int], inputs: Arrays) -> Mapping[str, NDArray[np.float64]]:
+        """The outputs in float64, from inputs widened exactly."""
+
+    def agreements(self, full: Call, decode: Entry) -> Iterator[Agreement]:
+        """Decode calls (and shorter full-path calls) that must reproduce parts of `full`, whole sequence included."""
+
+
+@lru_cache(maxsize=None)
+def load_module(path: Path) -> Any:
+    """A Python file of an operator's folder as a module (trusted: it ships with the operator)."""
+    spec = spec_from_file_location(f"kernelbraid_operator_{path.parent.name}_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise OperatorError(f"{path} is missing: an operator needs it")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def load_reference(operator: Operator) -> Reference:
+    """The operator's reference functions."""
+    return cast(Reference, load_module(operator.folder / "reference.py"))
+
+
+def to_bfloat16(values: NDArray[Any]) -> NDArray[np.uint16]:
+    """Round to nearest even, as uint16 bit patterns."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return rounded.astype(np.uint16)
+
+
+def from_bfloat16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """bfloat16 bit patterns widened exactly to float32."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)

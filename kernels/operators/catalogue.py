@@ -1,0 +1,87 @@
+"""Mechanisms: small rewrites of an operator's actual source, each with what it needs and what it risks.
+
+An operator's `<target>/catalogue.py` defines `CATALOGUE: tuple[Mechanism, ...]`. A mechanism knows nothing of a
+campaign; it is told the facts about a parent and answers with evidence, or with nothing.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from kernelbraid.kernels.operators.cases import load_module
+from kernelbraid.kernels.operators.operator import Operator, Sources
+from kernelbraid.kernels.operators.regions import Refused
+
+Scope = Literal["full", "decode", "joint"]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of one verified parent: the ground on which a mechanism is raised or passed over."""
+
+    applied: frozenset[str]
+    """Mechanisms already in the parent."""
+    share_ratio: Mapping[str, float]
+    """Part of the weighted latency by path ("full", "decode") and by dtype ("float32", "bfloat16")."""
+    resources: Mapping[str, float]
+    """Measured facts of the parent's artifact, such as text_bytes or stack_bytes; empty where unknown."""
+    simd_bits: int
+    """Widest vector register of the machine."""
+    l1_bytes: int
+    """First-level data cache of one core."""
+
+
+Evidence = Callable[[Facts], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanism:
+    """One rewrite. `expected_gain_ratio` is old latency over new on the paths in its scope, as tried."""
+
+    name: str
+    scope: Scope
+    summary: str
+    rationale: str
+    numerical_risks: str
+    falsification: str
+    expected_gain_ratio: float
+    edit: Callable[[Sources], Sources]
+    evidence: Evidence
+    contract: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    """Each item is one mechanism's name, or several joined by "|" of which one is enough."""
+    excludes: tuple[str, ...] = ()
+    opened_by: tuple[str, ...] = ()
+    """Mechanisms whose arrival in a parent opens this one once more after it was falsified."""
+
+    def fits(self, applied: Iterable[str]) -> bool:
+        """Whether its preconditions hold for a parent with these mechanisms."""
+        have = set(applied)
+        met = all(have & set(item.split("|")) for item in self.requires)
+        return met and self.name not in have and not have & set(self.excludes)
+
+
+def load_catalogue(operator: Operator, target: str) -> tuple[Mechanism, ...]:
+    """The operator's mechanisms for a target, in the catalogue's order."""
+    return cast(tuple[Mechanism, ...], load_module(operator.folder / target / "catalogue.py").CATALOGUE)
+
+
+def apply(mechanisms: Iterable[Mechanism], sources: Sources) -> Sources:
+    """The sources after every mechanism in turn. Raises Refused, naming the one that did not fit."""
+    for mechanism in mechanisms:
+        try:
+            edited = mechanism.edit(sources)
+        except Refused as error:
+            raise Refused(f"{mechanism.name}: {error}") from error
+        if edited == sources:
+            raise Refused(f"{mechanism.name}: it changed nothing")
+        sources = edited
+    return sources
+
+
+def catalogue_digest(operator: Operator, target: str) -> str:
+    """SHA-256 of the catalogue's file: changes when any mechanism does."""
+    module = load_module(operator.folder / target / "catalogue.py")
+    return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()

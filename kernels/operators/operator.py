@@ -1,0 +1,250 @@
+"""An operator as its folder declares it: entries, shapes, workloads, regions and the numerical contract.
+
+The calling convention of a C entry is one rule: its tensors as pointers, inputs first and outputs after,
+in the order of operator.toml, then `const int64_t *dims` in the order of the entry's `dims`. bfloat16
+travels as uint16.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+EntryPath = Literal["full", "decode"]
+Dtype = Literal["float32", "bfloat16", "int32"]
+Sources = Mapping[str, str]
+"""File name to text; the whole implementation, nothing is implied."""
+
+HERE = Path(__file__).parent
+
+
+class OperatorError(Exception):
+    """An operator's folder cannot be used; the message names the file and the next step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One argument of an entry. A shape's items are dim names or whole numbers."""
+
+    name: str
+    dtype: Dtype
+    shape: tuple[str | int, ...]
+
+    def resolve(self, dims: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape in elements under the given dims."""
+        return tuple(dims[item] if isinstance(item, str) else item for item in self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One C symbol: a path (full sequence or decode) in one dtype."""
+
+    symbol: str
+    path: EntryPath
+    dtype: Dtype
+    dims: tuple[str, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A timed shape. `limit_ratio` is the largest latency allowed, as a multiple of the root's."""
+
+    name: str
+    entry: str
+    dims: Mapping[str, int]
+    weight: float
+    limit_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A full-path call whose rows must equal the decode entry's bit for bit, and float64 within tolerance."""
+
+    full: str
+    decode: str
+    dims: Mapping[str, int]
+    styles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Where unannounced shapes are drawn from: a fixed value or an inclusive [low, high] per dim."""
+
+    full: str
+    decode: str
+    dims: Mapping[str, int | tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A named stretch of source and the paths whose results or speed depend on it."""
+
+    name: str
+    paths: tuple[EntryPath, ...]
+    contract: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A build shown beside the root and never a candidate: other flags, or another source folder."""
+
+    name: str
+    flags: tuple[str, ...] = ()
+    folder: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Largest error against float64: of one element over the row's largest, and root mean square."""
+
+    max_ratio: float
+    rms_ratio: float
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Everything declared about one operator; `folder` holds its sources and reference."""
+
+    name: str
+    summary: str
+    definition: str
+    folder: Path
+    contract: Mapping[str, str]
+    entries: tuple[Entry, ...]
+    workloads: tuple[Workload, ...]
+    checks: tuple[Check, ...]
+    hidden: tuple[Hidden, ...]
+    regions: tuple[Region, ...]
+    baselines: tuple[Baseline, ...]
+    tolerances: Mapping[str, Tolerance]
+    declaration: str = field(repr=False)
+
+    def entry(self, symbol: str) -> Entry:
+        """The entry of that C symbol."""
+        return next(entry for entry in self.entries if entry.symbol == symbol)
+
+    def workload(self, name: str) -> Workload:
+        """The workload of that name."""
+        return next(workload for workload in self.workloads if workload.name == name)
+
+    def root_sources(self, target: str = "cpu") -> Sources:
+        """The root implementation's files."""
+        return read_sources(self.folder / target / "root")
+
+    def baseline_sources(self, baseline: Baseline, target: str = "cpu") -> Sources:
+        """A baseline's files: its own folder's, or the root's under other flags."""
+        return read_sources(self.folder / target / (baseline.folder or "root"))
+
+    def targets(self) -> tuple[str, ...]:
+        """Targets with a root implementation."""
+        return tuple(sorted(path.parent.name for path in self.folder.glob("*/root") if path.is_dir()))
+
+
+def read_sources(folder: Path) -> Sources:
+    """Every file of a folder as text, by name.
+
+    Raises OperatorError when the folder is missing, empty or not UTF-8.
+    """
+    try:
+        found = {path.name: path.read_text("utf-8") for path in sorted(folder.iterdir()) if path.is_file()}
+    except (OSError, UnicodeDecodeError) as error:
+        raise OperatorError(f"cannot read the sources in {folder}: {error}") from error
+    if not found:
+        raise OperatorError(f"{folder} holds no source files")
+    return MappingProxyType(found)
+
+
+@lru_cache(maxsize=None)
+def load_operator(name_or_folder: str) -> Operator:
+    """An operator by its name in this package, or by the path of a folder that holds an operator.toml.
+
+    Raises OperatorError with what is wrong in the declaration.
+    """
+    packaged = HERE / name_or_folder
+    folder = packaged if (packaged / "operator.toml").is_file() else Path(name_or_folder)
+    try:
+        text = (folder / "operator.toml").read_text("utf-8")
+        return _operator(folder.resolve(), tomllib.loads(text), text)
+    except OSError as error:
+        known = ", ".join(operator_names())
+        raise OperatorError(f"no operator {name_or_folder!r}: known are {known}, or name a folder") from error
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+        raise OperatorError(f"{folder / 'operator.toml'} is not a valid declaration: {error!r}") from error
+
+
+def operator_names() -> tuple[str, ...]:
+    """The operators shipped with this package."""
+    return tuple(sorted(path.parent.name for path in HERE.glob("*/operator.toml")))
+
+
+def _operator(folder: Path, raw: dict[str, Any], text: str) -> Operator:
+    entries = tuple(_entry(item) for item in raw["entry"])
+    symbols = {entry.symbol for entry in entries}
+    operator = Operator(
+        name=raw["name"],
+        summary=raw["summary"],
+        definition=raw["definition"],
+        folder=folder,
+        contract=MappingProxyType(dict(raw["contract"])),
+        entries=entries,
+        workloads=tuple(_workload(item) for item in raw["workload"]),
+        checks=tuple(
+            Check(item["full"], item["decode"], _frozen(item["dims"]), tuple(item.get("styles", ["normal"])))
+            for item in raw["check"]
+        ),
+        hidden=tuple(
+            Hidden(
+                item["full"],
+                item["decode"],
+                _frozen({k: tuple(v) if isinstance(v, list) else v for k, v in item["dims"].items()}),
+            )
+            for item in raw.get("hidden", [])
+        ),
+        regions=tuple(
+            Region(item["name"], tuple(item["paths"]), tuple(item.get("contract", []))) for item in raw["region"]
+        ),
+        baselines=tuple(
+            Baseline(item["name"], tuple(item.get("flags", [])), item.get("folder"))
+            for item in raw.get("baseline", [])
+        ),
+        tolerances=MappingProxyType({name: Tolerance(**item) for name, item in raw["tolerance"].items()}),
+        declaration=text,
+    )
+    for problem in _problems(operator, symbols):
+        raise ValueError(problem)
+    return operator
+
+
+def _entry(raw: dict[str, Any]) -> Entry:
+    def tensors(items: list[dict[str, Any]]) -> tuple[Tensor, ...]:
+        return tuple(Tensor(item["name"], item["dtype"], tuple(item["shape"])) for item in items)
+
+    return Entry(
+        raw["symbol"], raw["path"], raw["dtype"], tuple(raw["dims"]), tensors(raw["inputs"]), tensors(raw["outputs"])
+    )
+
+
+def _workload(raw: dict[str, Any]) -> Workload:
+    return Workload(raw["name"], raw["entry"], _frozen(raw["dims"]), float(raw["weight"]), float(raw["limit_ratio"]))
+
+
+def _frozen(dims: Mapping[str, Any]) -> Mapping[str, Any]:
+    return MappingProxyType(dict(dims))
+
+
+def _problems(operator: Operator, symbols: set[str]) -> Iterator[str]:
+    used = {workload.entry for workload in operator.workloads}
+    used |= {symbol for check in operator.checks for symbol in (check.full, check.decode)}
+    if unknown := used - symbols:
+        yield f"undeclared entries: {', '.join(sorted(unknown))}"
+    if unmet := {item for region in operator.regions for item in region.contract} - set(operator.contract):
+        yield f"regions name undeclared contract items: {', '.join(sorted(unmet))}"
+    if len({workload.name for workload in operator.workloads}) != len(operator.workloads):
+        yield "two workloads share a name"
+    if any(workload.weight <= 0 or workload.limit_ratio < 1 for workload in operator.workloads):
+        yield "a workload needs a positive weight and a limit_ratio of at least 1"

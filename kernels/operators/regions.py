@@ -1,0 +1,69 @@
+"""Named regions of a source: where a mechanism may edit, and what changed between two implementations.
+
+A region stands between `// region NAME` and `// endregion NAME`, each on a line of its own. What stands
+outside every region is the region FRAME, shared by both paths.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+from kernelbraid.kernels.operators.operator import Sources
+
+FRAME = "frame"
+_REGION = re.compile(r"^[ \t]*// region (\w+)\n(.*?)^[ \t]*// endregion \1\n", re.MULTILINE | re.DOTALL)
+
+
+class Refused(Exception):
+    """An edit found no place, or more than one, where it expected exactly one."""
+
+
+def regions(sources: Sources) -> Mapping[str, str]:
+    """Region name to text over all files; FRAME holds the rest, file names included.
+
+    Raises Refused when a name stands twice.
+    """
+    found: dict[str, str] = {}
+    frame: list[str] = []
+    for name, text in sorted(sources.items()):
+        for match in _REGION.finditer(text):
+            if match[1] in found or match[1] == FRAME:
+                raise Refused(f"region {match[1]} stands twice")
+            found[match[1]] = match[2]
+        frame.append(f"{name}\n{_REGION.sub(lambda match: f'// region {match[1]}' + chr(10), text)}")
+    return {**found, FRAME: "\n".join(frame)}
+
+
+def region_digests(sources: Sources) -> Mapping[str, str]:
+    """Region name to the SHA-256 of its text."""
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in regions(sources).items()}
+
+
+def region(sources: Sources, name: str) -> str:
+    """The text of one region. Raises Refused when it is not there."""
+    found = regions(sources)
+    if name not in found:
+        raise Refused(f"no region {name}")
+    return found[name]
+
+
+def replace_region(sources: Sources, name: str, text: str) -> Sources:
+    """The sources with one region's text replaced. Raises Refused when it is not there."""
+    region(sources, name)
+    body = text if text.endswith("\n") else text + "\n"
+
+    def swap(match: re.Match[str]) -> str:
+        return match[0] if match[1] != name else match[0].replace(match[2], body, 1) if match[2] else match[0]
+
+    return {file: _REGION.sub(swap, content) for file, content in sources.items()}
+
+
+def edit_region(sources: Sources, name: str, old: str, new: str) -> Sources:
+    """The sources with `old`, which must stand exactly once in the region, replaced by `new`.
+
+    Raises Refused otherwise, so that an edit never lands where its author did not mean it.
+    """
+    text = region(sources, name)
+    if (count := text.count(old)) != 1:
+        raise Refused(f"region {name}: expected one {old.strip().splitlines()[0]!r}, found {count}")
+    return replace_region(sources, name, text.replace(old, new))
