@@ -53,7 +53,10 @@ def replace_region(sources: Sources, name: str, text: str) -> Sources:
     body = text if text.endswith("\n") else text + "\n"
 
     def swap(match: re.Match[str]) -> str:
-        return match[0] if match[1] != name else match[0].replace(match[2], body, 1) if match[2] else match[0]
+        if match[1] != name:
+            return match[0]
+        start, end = match.start(2) - match.start(), match.end(2) - match.start()
+        return match[0][:start] + body + match[0][end:]
 
     return {file: _REGION.sub(swap, content) for file, content in sources.items()}
 
