@@ -6,7 +6,7 @@ calls that must reproduce parts of a full-path call bit for bit.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -53,7 +53,7 @@ class Reference(Protocol):
         """Decode calls (and shorter full-path calls) that must reproduce parts of `full`, whole sequence included."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_module(path: Path) -> Any:
     """A Python file of an operator's folder as a module (trusted: it ships with the operator)."""
     spec = spec_from_file_location(f"kernelbraid_operator_{path.parent.name}_{path.stem}", path)

@@ -8,7 +8,7 @@ travels as uint16.
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -159,7 +159,7 @@ def read_sources(folder: Path) -> Sources:
     return MappingProxyType(found)
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_operator(name_or_folder: str) -> Operator:
     """An operator by its name in this package, or by the path of a folder that holds an operator.toml.
 
@@ -209,8 +209,7 @@ def _operator(folder: Path, raw: dict[str, Any], text: str) -> Operator:
             Region(item["name"], tuple(item["paths"]), tuple(item.get("contract", []))) for item in raw["region"]
         ),
         baselines=tuple(
-            Baseline(item["name"], tuple(item.get("flags", [])), item.get("folder"))
-            for item in raw.get("baseline", [])
+            Baseline(item["name"], tuple(item.get("flags", [])), item.get("folder")) for item in raw.get("baseline", [])
         ),
         tolerances=MappingProxyType({name: Tolerance(**item) for name, item in raw["tolerance"].items()}),
         declaration=text,
@@ -225,7 +224,12 @@ def _entry(raw: dict[str, Any]) -> Entry:
         return tuple(Tensor(item["name"], item["dtype"], tuple(item["shape"])) for item in items)
 
     return Entry(
-        raw["symbol"], raw["path"], raw["dtype"], tuple(raw["dims"]), tensors(raw["inputs"]), tensors(raw["outputs"])
+        raw["symbol"],
+        raw["path"],
+        raw["dtype"],
+        tuple(raw["dims"]),
+        tensors(raw["inputs"]),
+        tensors(raw["outputs"]),
     )
 
 

@@ -1,0 +1,71 @@
+"""Events of measurement: audits, timings, promotions."""
+
+from typing import ClassVar
+
+from pydantic import model_validator
+
+from kernelbraid.events.event import Event
+from kernelbraid.events.values import (
+    Check,
+    Correctness,
+    Infrastructure,
+    Latency,
+    Measurement,
+    Performance,
+    Resource,
+)
+
+
+class AuditCompleted(Event):
+    """The harness judged an implementation.
+
+    `action` is None for the root and for audits repeated after a fork. `performance`, `latencies` and (but for the
+    root) `measurement` are present if and only if it was verified. `log` is the digest of the builder's and runner's
+    output.
+    """
+
+    version: ClassVar[int] = 1
+    action: str | None
+    implementation: str
+    verdict: Correctness | Infrastructure
+    evidence: str
+    checks: tuple[Check, ...]
+    latencies: tuple[Latency, ...] = ()
+    performance: Performance | None = None
+    measurement: Measurement | None = None
+    resources: tuple[Resource, ...] = ()
+    artifact: str | None = None
+    log: str | None = None
+    environment: str
+    """Digest of the environment it was measured in."""
+    elapsed_s: float
+
+    @model_validator(mode="after")
+    def _measured_if_verified(self) -> "AuditCompleted":
+        verified = self.verdict is Correctness.VERIFIED
+        if verified != bool(self.latencies):
+            raise ValueError("latencies stand if and only if the implementation was verified")
+        if self.performance is not None and not (verified and self.measurement is not None):
+            raise ValueError("a performance result needs a verified implementation and its measurement")
+        return self
+
+
+class TimingCompleted(Event):
+    """A verified implementation was timed again, because the best changed while it was measured."""
+
+    implementation: str
+    latencies: tuple[Latency, ...]
+    performance: Performance
+    measurement: Measurement
+    environment: str
+    elapsed_s: float
+
+
+class ImplementationPromoted(Event):
+    """The implementation is the best now. The ratios are its last confirmation's own."""
+
+    implementation: str
+    replaces: str
+    objective_s: float
+    gain_ratio: float
+    speedup_ratio: float
