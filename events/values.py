@@ -3,9 +3,11 @@
 Latencies are in seconds, sizes in bytes; a `*_ratio` has no unit. Digests are SHA-256 in hex.
 """
 
+import hashlib
 from enum import StrEnum
 from typing import Literal
 
+import orjson
 from pydantic import Field
 
 from kernelbraid.events.event import Value
@@ -229,3 +231,8 @@ class Change(Value):
     key: str
     before: str
     after: str
+
+
+def value_digest(value: Value) -> str:
+    """SHA-256 of a value's canonical JSON: equal values have equal digests on any machine."""
+    return hashlib.sha256(orjson.dumps(value.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)).hexdigest()

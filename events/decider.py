@@ -1,0 +1,478 @@
+"""Every rule of the search, one pure verb per decision.
+
+A verb takes the folded state and what its actor wants, and returns the events of one append, or raises RuleBroken
+with the rule it would break. Nothing here reads a clock, draws a number or touches a store.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from kernelbraid.events.audit import AuditCompleted, ImplementationPromoted, TimingCompleted
+from kernelbraid.events.campaign import (
+    CampaignForked,
+    CampaignOpened,
+    CampaignPaused,
+    CampaignResumed,
+    CampaignStopped,
+    NoteAdded,
+    RootQualified,
+)
+from kernelbraid.events.effects import ModelCalled, ModelRequested
+from kernelbraid.events.errors import RuleBroken
+from kernelbraid.events.event import Event
+from kernelbraid.events.lineage import (
+    BranchAbandoned,
+    BranchArchived,
+    BranchContinued,
+    BranchDeferred,
+    BranchReactivated,
+)
+from kernelbraid.events.search import (
+    ActionDropped,
+    ActionProposed,
+    EditFailed,
+    ImplementationSubmitted,
+    OpportunityRaised,
+    OpportunityWithdrawn,
+)
+from kernelbraid.events.state import Action, Implementation, State, objective_s
+from kernelbraid.events.values import (
+    ROOT,
+    Baseline,
+    Change,
+    Correctness,
+    Digests,
+    DropReason,
+    Environment,
+    Infrastructure,
+    Measurement,
+    Performance,
+    Region,
+    Specification,
+    StopReason,
+)
+
+Events = tuple[Event, ...]
+
+SMALLEST_DELTA_RATIO = 0.005
+LARGEST_DELTA_RATIO = 0.008
+INFRASTRUCTURE_RETRIES = 1
+
+
+def confirmation_alpha(confirmation: int) -> float:
+    """The error a campaign spends on its k-th confirmation; over all k they add up to 0.05."""
+    return 0.05 / (confirmation * (confirmation + 1))
+
+
+def require(condition: bool, rule: str) -> None:
+    """Raise RuleBroken with the rule unless it holds."""
+    if not condition:
+        raise RuleBroken(rule)
+
+
+# --- a campaign's life ---------------------------------------------------------------------------------------------
+
+
+def open_campaign(state: State, event: CampaignOpened) -> Events:
+    """Set a search up; the root is audited next."""
+    require(state.position == 0, "the campaign is open already")
+    return (event,)
+
+
+def pause(state: State, reason: str) -> Events:
+    """Let running audits finish and start nothing."""
+    require(state.status in ("opening", "running"), f"a {state.status} campaign cannot be paused")
+    return (CampaignPaused(reason=reason),)
+
+
+def resume(state: State, environment: Environment, reason: str = "") -> Events:
+    """Take a campaign up again on the machine it was measured on."""
+    require(state.status != "stopped", "the campaign is stopped, which is final: fork it to go on")
+    require(
+        environment == state.environment,
+        "the environment changed since the campaign opened, so its verdicts no longer hold here: "
+        "fork it, and the fork audits root, best and frontier again",
+    )
+    return (CampaignResumed(reason=reason),)
+
+
+def stop(state: State, reason: StopReason, detail: str = "", *, elapsed_s: float = 0.0) -> Events:
+    """End the search for good, if the reason holds. `elapsed_s` is the driver's clock since the last event."""
+    require(state.status != "stopped", "the campaign is stopped already")
+    holds = reason is StopReason.USER or due_stop(state, elapsed_s) is reason
+    require(holds, f"the campaign cannot stop for {reason}: it does not hold")
+    return (CampaignStopped(reason=reason, detail=detail),)
+
+
+def due_stop(state: State, elapsed_s: float = 0.0) -> StopReason | None:
+    """The reason to stop now, if there is one and nothing in flight could undo it.
+
+    Opportunities running out is the planner's finding, so it is due only when none is pending.
+    """
+    if state.status != "running" or state.open_actions or state.retimings or state.undecided_branches:
+        return None
+    policy = state.specified().policy
+    if state.kappa >= policy.kappa:
+        return StopReason.KAPPA
+    if budget_spent(state, elapsed_s):
+        return StopReason.BUDGET
+    if state.consecutive_edit_failures >= policy.edits_failing:
+        return StopReason.EDITS_FAILING
+    return None if state.pending else StopReason.OPPORTUNITIES_EXHAUSTED
+
+
+def budget_spent(state: State, elapsed_s: float = 0.0) -> str | None:
+    """Which budget leaves no room for one more action, if any."""
+    policy, spent = state.specified().policy, state.spent
+    if policy.audits is not None and spent.audits + state.in_flight >= policy.audits:
+        return "audits"
+    if policy.tokens is not None and spent.tokens + spent.reserved_tokens >= policy.tokens:
+        return "tokens"
+    if policy.cost_usd is not None and spent.cost_usd + spent.reserved_usd >= policy.cost_usd:
+        return "cost"
+    if policy.wall_s is not None and spent.active_s + elapsed_s >= policy.wall_s:
+        return "wall"
+    return None
+
+
+def note(state: State, text: str) -> Events:
+    """Write something down; allowed at any time."""
+    require(bool(text.strip()), "a note needs text")
+    return (NoteAdded(text=text),)
+
+
+def fork(
+    state: State,
+    parent_hash: str,
+    specification: Specification,
+    environment: Environment,
+    digests: Digests,
+    *,
+    reaudit: bool = False,
+) -> Events:
+    """Begin a child at this state: open actions are dropped, their opportunities pending again."""
+    before = state.specified()
+    changes = specification_changes(before, specification)
+    require(state.kappa < specification.policy.kappa, "kappa is spent at that position: fork with a larger --set kappa")
+    stale = reaudit or before.contract != specification.contract or state.environment != environment
+    forked = CampaignForked(
+        parent=state.campaign,
+        at=state.position,
+        parent_hash=parent_hash,
+        specification=specification,
+        environment=environment,
+        digests=digests,
+        changes=changes,
+        stale=stale,
+    )
+    drops = (ActionDropped(action=action, reason=DropReason.FORKED) for action in state.open_actions)
+    return (forked, *drops)
+
+
+def specification_changes(before: Specification, after: Specification) -> tuple[Change, ...]:
+    """Every key whose value differs, as `policy.kappa` with both values as JSON."""
+    changes = []
+    for part in ("contract", "policy"):
+        old, new = getattr(before, part), getattr(after, part)
+        for key in type(old).model_fields:
+            left, right = old.model_dump_json(include={key}), new.model_dump_json(include={key})
+            if left != right:
+                changes.append(Change(key=f"{part}.{key}", before=left, after=right))
+    return tuple(changes)
+
+
+# --- search --------------------------------------------------------------------------------------------------------
+
+
+def raise_opportunity(state: State, event: OpportunityRaised) -> Events:
+    """Note that a mechanism is worth trying on verified parents."""
+    _running(state)
+    require(event.opportunity == state.next_opportunity, f"the next opportunity is {state.next_opportunity}")
+    require(bool(event.mechanisms) and bool(event.parents), "an opportunity names a mechanism and a parent")
+    _verified_parents(state, event.parents)
+    return (event,)
+
+
+def withdraw_opportunity(state: State, opportunity: str, reason: str) -> Events:
+    """Take a pending opportunity back."""
+    _running(state)
+    require(opportunity in state.pending, f"{opportunity} is not pending")
+    return (OpportunityWithdrawn(opportunity=opportunity, reason=reason),)
+
+
+def propose_action(state: State, event: ActionProposed, *, elapsed_s: float = 0.0) -> Events:
+    """Start trying a pending opportunity on verified parents."""
+    _running(state)
+    policy = state.specified().policy
+    require(event.action == state.next_action, f"the next action is {state.next_action}")
+    require(event.opportunity in state.pending, f"{event.opportunity} is not pending")
+    require(state.in_flight < policy.parallel, f"{policy.parallel} actions are in flight already")
+    require(state.kappa < policy.kappa, "kappa reached its threshold: no new action starts")
+    require(budget_spent(state, elapsed_s) is None, "a budget is spent: no new action starts")
+    require(state.consecutive_edit_failures < policy.edits_failing, "edits keep failing: no new action starts")
+    opportunity = state.opportunities[event.opportunity]
+    require(event.scope == opportunity.scope, f"{event.opportunity} has the scope {opportunity.scope}")
+    _verified_parents(state, event.parents)
+    _merge_ancestor(state, event)
+    return (event,)
+
+
+def _merge_ancestor(state: State, event: ActionProposed) -> None:
+    if len(event.parents) == 1:
+        require(event.ancestor is None, "one parent needs no common ancestor")
+        return
+    require(event.ancestor is not None, "a merge names the common ancestor of its parents")
+    shared = all(event.ancestor in state.ancestors(parent) for parent in event.parents)
+    require(shared, f"{event.ancestor} is not an ancestor of every parent")
+
+
+def submit_implementation(state: State, event: ImplementationSubmitted) -> Events:
+    """Hand in a complete offspring for an open action."""
+    action = _open_action(state, event.action)
+    require(state.status != "stopped", "the campaign is stopped: nothing new enters")
+    require(action.implementation is None, f"{event.action} has its implementation already")
+    require(event.implementation == state.next_implementation, f"the next one is {state.next_implementation}")
+    require(bool(event.sources), "an implementation needs sources")
+    if action.scope != "joint":
+        _honest_scope(state.implementations[action.parents[0]], event, action.scope)
+    return (event,)
+
+
+def _honest_scope(parent: Implementation, event: ImplementationSubmitted, scope: str) -> None:
+    beyond = sorted(name for name, paths in changed_regions(parent.regions, event.regions) if paths != (scope,))
+    require(not beyond, f"declared {scope} only, but it changes regions of the other path: {', '.join(beyond)}")
+
+
+def changed_regions(before: Iterable[Region], after: Iterable[Region]) -> list[tuple[str, tuple[str, ...]]]:
+    """Names and paths of the regions that were changed, added or removed."""
+    old, new = {item.name: item for item in before}, {item.name: item for item in after}
+    names = [name for name in old | new if old.get(name) != new.get(name)]
+    return [(name, (old.get(name) or new[name]).paths) for name in names]
+
+
+def fail_edit(state: State, action: str, reason: str) -> Events:
+    """Give an action up before any offspring came of it."""
+    require(_open_action(state, action).implementation is None, f"{action} has an implementation, which is audited")
+    return (EditFailed(action=action, reason=reason),)
+
+
+def drop_action(state: State, action: str, reason: DropReason) -> Events:
+    """End an open action without an audit."""
+    _open_action(state, action)
+    return (ActionDropped(action=action, reason=reason),)
+
+
+# --- audit ---------------------------------------------------------------------------------------------------------
+
+
+def complete_root_audit(state: State, audit: AuditCompleted, baselines: Sequence[Baseline] = ()) -> Events:
+    """Record the root's audit: the search opens, or the campaign stops because the root does not qualify."""
+    require(ROOT in state.stale and audit.implementation == ROOT, "the root is not waiting for an audit")
+    _plausible(state, audit)
+    if isinstance(audit.verdict, Infrastructure):
+        return (audit, *_after_infrastructure(state, audit))
+    if audit.verdict is not Correctness.VERIFIED:
+        return (audit, CampaignStopped(reason=StopReason.ROOT_UNQUALIFIED, detail=f"{audit.verdict}: {audit.evidence}"))
+    objective = objective_s(state.specified(), audit.latencies)
+    return (audit, RootQualified(latencies=audit.latencies, objective_s=objective, baselines=tuple(baselines)))
+
+
+def complete_audit(state: State, audit: AuditCompleted) -> Events:
+    """Record an offspring's audit, and its promotion if it won against today's best."""
+    implementation = state.implementations.get(audit.implementation)
+    require(implementation is not None, f"there is no implementation {audit.implementation}")
+    assert implementation is not None
+    if audit.action is None:
+        require(audit.implementation in state.stale and ROOT not in state.stale, "it is not due to be audited again")
+    else:
+        action = _open_action(state, audit.action)
+        require(action.implementation == audit.implementation, f"{audit.action} did not make {audit.implementation}")
+    _plausible(state, audit)
+    if isinstance(audit.verdict, Infrastructure):
+        return (audit, *_after_infrastructure(state, audit))
+    return (audit, *_promotion(state, audit.implementation, audit.performance, audit.measurement))
+
+
+def complete_timing(state: State, timing: TimingCompleted) -> Events:
+    """Record that a winner was timed again, against the implementation that is the best now."""
+    require(timing.implementation in state.retimings, f"{timing.implementation} is not due to be timed again")
+    require(timing.environment == state.environment_digest, "it was timed in another environment")
+    _covers_workloads(state, {latency.workload for latency in timing.latencies})
+    _sound(state, timing.performance, timing.measurement)
+    return (timing, *_promotion(state, timing.implementation, timing.performance, timing.measurement))
+
+
+def _plausible(state: State, audit: AuditCompleted) -> None:
+    require(audit.environment == state.environment_digest, "it was audited in another environment")
+    if audit.verdict is not Correctness.VERIFIED:
+        return
+    require(all(check.passed for check in audit.checks), "verified means that every check passed")
+    _covers_workloads(state, {latency.workload for latency in audit.latencies})
+    if audit.implementation == ROOT:
+        return
+    require(audit.performance is not None and audit.measurement is not None, "a verified offspring has a measurement")
+    assert audit.performance is not None and audit.measurement is not None
+    _sound(state, audit.performance, audit.measurement)
+
+
+def _covers_workloads(state: State, measured: set[str]) -> None:
+    missing = {workload.name for workload in state.specified().contract.workloads} ^ measured
+    require(not missing, f"verified means every workload measured; these are off: {', '.join(sorted(missing))}")
+
+
+def _sound(state: State, performance: Performance, measurement: Measurement) -> None:
+    """The inequalities between a performance result and the numbers it rests on."""
+    require(measurement.incumbent in state.implementations, f"there is no incumbent {measurement.incumbent}")
+    over = [limit.workload for limit in measurement.limits if limit.upper_bound_ratio > limit.limit_ratio]
+    require(not over or performance is not Performance.PROMOTABLE, f"over the limit on {', '.join(over)}")
+    require(bool(over) == (performance is Performance.OVER_LIMIT), "over_limit means a limit that is not kept")
+    if measurement.confirmation is None:
+        require(performance is not Performance.PROMOTABLE, "a promotion needs a confirmation")
+        return
+    expected = state.confirmations + 1
+    require(measurement.confirmation == expected, f"the next confirmation is number {expected}")
+    if performance is Performance.PROMOTABLE:
+        _winning(state, measurement)
+
+
+def _winning(state: State, measurement: Measurement) -> None:
+    assert measurement.confirmation is not None
+    alpha = confirmation_alpha(measurement.confirmation)
+    require(measurement.alpha is not None and measurement.alpha <= alpha, f"alpha is at most {alpha:.3g} here")
+    least = max(SMALLEST_DELTA_RATIO, 3 * measurement.standard_error_ratio)
+    require(least <= measurement.delta_ratio * (1 + 1e-9), "delta is below three standard errors or half a percent")
+    require(measurement.delta_ratio <= LARGEST_DELTA_RATIO * (1 + 1e-9), "too noisy to decide: delta is over 0.8 %")
+    require(measurement.upper_bound_ratio < 1 - measurement.delta_ratio, "the upper bound is not below 1 - delta")
+    limited = {limit.workload for limit in measurement.limits}
+    _covers_workloads(state, limited)
+
+
+def _promotion(
+    state: State, implementation: str, performance: Performance | None, measurement: Measurement | None
+) -> Events:
+    won = performance is Performance.PROMOTABLE and measurement is not None and measurement.incumbent == state.best
+    if not won or state.status == "stopped":
+        return ()
+    assert measurement is not None and state.best is not None
+    return (
+        ImplementationPromoted(
+            implementation=implementation,
+            replaces=state.best,
+            objective_s=measurement.objective_s,
+            gain_ratio=1 / measurement.ratio,
+            speedup_ratio=measurement.speedup_ratio or 1.0,
+        ),
+    )
+
+
+def _after_infrastructure(state: State, audit: AuditCompleted) -> Events:
+    failures = state.implementations[audit.implementation].infrastructure_failures
+    if failures < INFRASTRUCTURE_RETRIES or state.status in ("paused", "stopped"):
+        return ()
+    return (CampaignPaused(reason=f"{audit.verdict} twice on {audit.implementation}: {audit.evidence}"),)
+
+
+# --- lineage -------------------------------------------------------------------------------------------------------
+
+
+def continue_branch(state: State, implementation: str, opportunity: str | None, reason: str) -> Events:
+    """Keep it in the frontier, with the follow-up that justifies it."""
+    _in_frontier(state, implementation)
+    known = opportunity is None or opportunity in state.opportunities or opportunity == state.next_opportunity
+    require(known, f"there is no opportunity {opportunity}")
+    return (BranchContinued(implementation=implementation, opportunity=opportunity, reason=reason),)
+
+
+def defer_branch(state: State, implementation: str, reason: str) -> Events:
+    """Keep it in the frontier, waiting to be merged."""
+    _in_frontier(state, implementation)
+    require(implementation != state.best, "the best is not waiting to be merged")
+    return (BranchDeferred(implementation=implementation, reason=reason),)
+
+
+def archive_branch(state: State, implementation: str, reason: str) -> Events:
+    """Set a verified implementation aside."""
+    _in_frontier(state, implementation)
+    require(implementation != state.best, "the best is never set aside")
+    return (BranchArchived(implementation=implementation, reason=reason),)
+
+
+def reactivate_branch(state: State, implementation: str, because: str, reason: str) -> Events:
+    """Bring an archived implementation back, citing something that happened since."""
+    _running(state)
+    require(implementation in state.archive, f"{implementation} is not archived")
+    require(state.implementations[implementation].verified, f"{implementation} is not verified in this environment")
+    later = _happened_at(state, because) > state.implementations[implementation].archived_at
+    require(later, f"{because} is no later than the archiving of {implementation}")
+    return (BranchReactivated(implementation=implementation, because=because, reason=reason),)
+
+
+def _happened_at(state: State, cited: str) -> int:
+    if cited in state.implementations:
+        node = state.implementations[cited]
+        return max(node.submitted_at, node.audited_at)
+    if cited in state.opportunities:
+        return state.opportunities[cited].raised_at
+    require(cited in state.actions, f"nothing here is called {cited}")
+    return state.actions[cited].proposed_at
+
+
+def abandon_branch(state: State, mechanism: str, implementations: Sequence[str], reason: str) -> Events:
+    """Call a direction falsified: withdraw what is pending of it and archive these members."""
+    _running(state)
+    for implementation in implementations:
+        node = state.implementations.get(implementation)
+        require(node is not None and node.verified, f"{implementation} is not a verified implementation")
+        assert node is not None
+        require(mechanism in node.mechanisms, f"{implementation} does not contain {mechanism}")
+        require(implementation != state.best, "the best is never abandoned")
+    withdrawn = tuple(item for item in state.pending if mechanism in state.opportunities[item].mechanisms)
+    return (
+        BranchAbandoned(
+            mechanism=mechanism, implementations=tuple(implementations), withdrawn=withdrawn, reason=reason
+        ),
+    )
+
+
+# --- paid effects --------------------------------------------------------------------------------------------------
+
+
+def request_model(state: State, event: ModelRequested) -> Events:
+    """Reserve budget for a model call; the request's number is used up, whatever comes of it."""
+    _running(state)
+    require(event.request not in state.model_requests, f"{event.request} was requested already")
+    policy, spent = state.specified().policy, state.spent
+    tokens = spent.tokens + spent.reserved_tokens + event.reserved_tokens
+    cost = spent.cost_usd + spent.reserved_usd + event.reserved_usd
+    require(policy.tokens is None or tokens <= policy.tokens, "the token budget has no room for this call")
+    require(policy.cost_usd is None or cost <= policy.cost_usd, "the cost budget has no room for this call")
+    return (event,)
+
+
+def record_model_call(state: State, event: ModelCalled) -> Events:
+    """Record how a requested call ended."""
+    require(event.request in state.model_requests, f"{event.request} was not requested, or has ended")
+    return (event,)
+
+
+# --- shared conditions ---------------------------------------------------------------------------------------------
+
+
+def _running(state: State) -> None:
+    require(state.status == "running", f"the campaign is {state.status}: nothing new starts")
+
+
+def _open_action(state: State, action: str) -> Action:
+    require(action in state.open_actions, f"{action} is not open")
+    return state.actions[action]
+
+
+def _verified_parents(state: State, parents: Sequence[str]) -> None:
+    require(len(set(parents)) == len(parents) > 0, "parents are one or more different implementations")
+    for parent in parents:
+        node = state.implementations.get(parent)
+        require(node is not None and node.verified, f"{parent} is not verified, so it cannot be a parent")
+
+
+def _in_frontier(state: State, implementation: str) -> None:
+    require(state.status != "stopped", "the campaign is stopped: lineage is settled")
+    require(implementation in state.frontier, f"{implementation} is not in the frontier")
