@@ -221,6 +221,7 @@ def _merge_ancestor(state: State, event: ActionProposed) -> None:
         require(event.ancestor is None, "one parent needs no common ancestor")
         return
     require(event.ancestor is not None, "a merge names the common ancestor of its parents")
+    assert event.ancestor is not None
     shared = all(event.ancestor in state.ancestors(parent) for parent in event.parents)
     require(shared, f"{event.ancestor} is not an ancestor of every parent")
 
@@ -310,7 +311,8 @@ def _plausible(state: State, audit: AuditCompleted) -> None:
     if audit.implementation == ROOT:
         return
     require(audit.performance is not None and audit.measurement is not None, "a verified offspring has a measurement")
-    assert audit.performance is not None and audit.measurement is not None
+    assert audit.performance is not None
+    assert audit.measurement is not None
     _sound(state, audit.performance, audit.measurement)
 
 
@@ -352,7 +354,8 @@ def _promotion(
     won = performance is Performance.PROMOTABLE and measurement is not None and measurement.incumbent == state.best
     if not won or state.status == "stopped":
         return ()
-    assert measurement is not None and state.best is not None
+    assert measurement is not None
+    assert state.best is not None
     return (
         ImplementationPromoted(
             implementation=implementation,
