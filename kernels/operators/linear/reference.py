@@ -1,0 +1,61 @@
+"""linear in float64, its inputs, and the calls that must reproduce parts of one another."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelbraid.kernels.operators.cases import Agreement, Arrays, Call, from_bfloat16, to_bfloat16
+from kernelbraid.kernels.operators.operator import Entry
+
+SCALES = {"scale_3": 3.0, "scale_30": 30.0, "zeros": 0.0}
+
+
+def make_inputs(entry: Entry, dims: Mapping[str, int], rng: np.random.Generator, style: str) -> Arrays:
+    """x [rows, in] and w [out, in] in the entry's dtype (bfloat16 as uint16)."""
+    rows, width, out = dims["rows"], dims["in"], dims["out"]
+    x = rng.standard_normal((rows, width), np.float32) * np.float32(SCALES.get(style, 1.0))
+    w = rng.standard_normal((out, width), np.float32) / np.float32(np.sqrt(width))
+    if style == "equal_rows":
+        x[:] = x[0]
+    if style == "cancellation":
+        _cancel(x, w, rng)
+    cast = to_bfloat16 if entry.dtype == "bfloat16" else np.float32
+    return {"x": cast(x), "w": cast(w)}
+
+
+def _cancel(x: NDArray[np.float32], w: NDArray[np.float32], rng: np.random.Generator) -> None:
+    """Make every other output a sum of pairs that nearly cancel; the rest keep the row's scale."""
+    pairs = x.shape[1] // 2
+    nearly = 1 + rng.standard_normal((x.shape[0], pairs), np.float32) / 1024
+    x[:, 1 : 2 * pairs : 2] = -x[:, 0 : 2 * pairs : 2] * nearly
+    w[1::2, 1 : 2 * pairs : 2] = w[1::2, 0 : 2 * pairs : 2]
+
+
+def reference(entry: Entry, dims: Mapping[str, int], inputs: Arrays) -> Mapping[str, NDArray[np.float64]]:
+    """y [rows, out] in float64."""
+    x, w = (_widened(entry, inputs[name]) for name in ("x", "w"))
+    return {"y": x @ w.T}
+
+
+def _widened(entry: Entry, values: NDArray[np.generic]) -> NDArray[np.float64]:
+    exact = from_bfloat16(values.view(np.uint16)) if entry.dtype == "bfloat16" else values
+    return exact.astype(np.float64)
+
+
+def agreements(full: Call, decode: Entry) -> Iterator[Agreement]:
+    """Every row alone, all rows at once, uneven batches, and the full path from another first row."""
+    rows = full.dims["rows"]
+    batches = [slice(row, row + 1) for row in range(rows)]
+    batches += [slice(0, rows), slice(0, min(3, rows)), slice(min(3, rows - 1), min(8, rows))]
+    for batch in batches:
+        yield _rows_alone(full, decode, batch)
+    yield _rows_alone(full, full.entry, slice(rows // 2, rows))
+    if rows > 1:
+        yield _rows_alone(full, full.entry, slice(1, rows))
+
+
+def _rows_alone(full: Call, entry: Entry, batch: slice) -> Agreement:
+    inputs = {**full.inputs, "x": full.inputs["x"][batch]}
+    call = Call(entry, {**full.dims, "rows": batch.stop - batch.start}, inputs)
+    return Agreement(call, "y", (batch,))

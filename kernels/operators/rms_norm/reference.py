@@ -1,0 +1,54 @@
+"""rms_norm in float64, its inputs, and the calls that must reproduce parts of one another."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelbraid.kernels.operators.cases import Agreement, Arrays, Call, from_bfloat16, to_bfloat16
+from kernelbraid.kernels.operators.operator import Entry
+
+EPSILON = 1e-6
+SCALES = {"scale_3": 3.0, "scale_30": 30.0, "zeros": 0.0}
+
+
+def make_inputs(entry: Entry, dims: Mapping[str, int], rng: np.random.Generator, style: str) -> Arrays:
+    """x [rows, hidden] and weight [hidden] in the entry's dtype (bfloat16 as uint16)."""
+    rows, hidden = dims["rows"], dims["hidden"]
+    x = rng.standard_normal((rows, hidden), np.float32) * np.float32(SCALES.get(style, 1.0))
+    weight = 1 + rng.standard_normal(hidden, np.float32) / 4
+    if style == "equal_rows":
+        x[:] = x[0]
+    if style == "cancellation":
+        x[:, ::7] *= np.float32(300)
+    cast = to_bfloat16 if entry.dtype == "bfloat16" else np.float32
+    return {"x": cast(x), "weight": cast(weight)}
+
+
+def reference(entry: Entry, dims: Mapping[str, int], inputs: Arrays) -> Mapping[str, NDArray[np.float64]]:
+    """y [rows, hidden] in float64."""
+    x, weight = (_widened(entry, inputs[name]) for name in ("x", "weight"))
+    return {"y": x / np.sqrt((x * x).mean(axis=1, keepdims=True) + EPSILON) * weight}
+
+
+def _widened(entry: Entry, values: NDArray[np.generic]) -> NDArray[np.float64]:
+    exact = from_bfloat16(values.view(np.uint16)) if entry.dtype == "bfloat16" else values
+    return exact.astype(np.float64)
+
+
+def agreements(full: Call, decode: Entry) -> Iterator[Agreement]:
+    """Every row alone, all rows at once, uneven batches, and the full path from another first row."""
+    rows = full.dims["rows"]
+    batches = [slice(row, row + 1) for row in range(rows)]
+    batches += [slice(0, rows), slice(0, min(3, rows)), slice(min(3, rows - 1), min(8, rows))]
+    for batch in batches:
+        yield _rows_alone(full, decode, batch)
+    yield _rows_alone(full, full.entry, slice(rows // 2, rows))
+    if rows > 1:
+        yield _rows_alone(full, full.entry, slice(1, rows))
+
+
+def _rows_alone(full: Call, entry: Entry, batch: slice) -> Agreement:
+    inputs = {**full.inputs, "x": full.inputs["x"][batch]}
+    call = Call(entry, {**full.dims, "rows": batch.stop - batch.start}, inputs)
+    return Agreement(call, "y", (batch,))
