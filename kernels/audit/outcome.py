@@ -1,0 +1,249 @@
+"""What an audit found: two closed enums of verdicts, the checks with their evidence, and every timed sample.
+
+Nothing here decides; `statistics` does, from the blocks, and anyone can repeat it.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import permutations
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelbraid.kernels.operators.operator import Sources
+
+ROOT = "root"
+INCUMBENT = "incumbent"
+CANDIDATE = "candidate"
+LOG_LIMIT_BYTES = 8192
+
+
+class Correctness(StrEnum):
+    """The candidate's own result: `verified`, or the one failure that ended the audit."""
+
+    VERIFIED = "verified"
+    BUILD_FAILED = "build_failed"
+    BUILD_TIMEOUT = "build_timeout"
+    LOAD_FAILED = "load_failed"
+    CRASHED = "crashed"
+    HUNG = "hung"
+    OUT_OF_MEMORY = "out_of_memory"
+    FORBIDDEN_CALL = "forbidden_call"
+    OUTPUT_NOT_WRITTEN = "output_not_written"
+    GUARD_OVERWRITTEN = "guard_overwritten"
+    INPUT_WRITTEN = "input_written"
+    DISAGREEMENT = "disagreement"
+    INACCURATE = "inaccurate"
+    NONDETERMINISTIC = "nondeterministic"
+    WRONG_ARTIFACT = "wrong_artifact"
+    FASTER_THAN_POSSIBLE = "faster_than_possible"
+    EXITED_EARLY = "exited_early"
+    OUTPUT_FLOOD = "output_flood"
+
+
+class Infrastructure(StrEnum):
+    """Why no verdict about the candidate was possible."""
+
+    SANDBOX_REFUSED = "sandbox_refused"
+    ENVIRONMENT_CHANGED = "environment_changed"
+    DEVICE_FAULT = "device_fault"
+
+
+class Performance(StrEnum):
+    """What a confirmation says of a verified candidate against the incumbent."""
+
+    PROMOTABLE = "promotable"
+    NO_GAIN = "no_gain"
+    UNDECIDED = "undecided"
+    OVER_LIMIT = "over_limit"
+
+
+Verdict = Correctness | Infrastructure
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Sources to build. `flags` come after the toolchain's fixed ones and are for baselines alone."""
+
+    name: str
+    sources: Sources
+    flags: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over file names, texts and flags; the name does not count."""
+        body = json.dumps([sorted(self.sources.items()), self.flags], ensure_ascii=False)
+        return hashlib.sha256(body.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One kind of check over all its cases; the evidence of a failure names the first one that failed."""
+
+    name: str
+    passed: bool
+    cases: int
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """Every sample of one timing session, in nanoseconds a message, with the floor beside it.
+
+    A group is one set of fresh processes. In a block each workload is timed in a palindrome of the paired arms
+    (ABBA or BAAB with two), so `samples_ns[arm]` is uint32 [groups, blocks, workloads, samples] with two samples
+    for a paired arm and one for an arm outside the pair, which may have fewer blocks.
+    """
+
+    workloads: tuple[str, ...]
+    calls: tuple[int, ...]
+    """Calls released by one message, by workload."""
+    paired: tuple[str, ...]
+    """The arms of the palindrome."""
+    samples_ns: Mapping[str, NDArray[np.uint32]]
+    floor_ns: NDArray[np.uint32]
+    """[groups]: the median message of an empty candidate in that group's session."""
+    orders: NDArray[np.uint32]
+    """[groups, blocks, workloads]: which permutation of `paired` (in lexicographic order) opened the palindrome."""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Names of all timed arms."""
+        return tuple(self.samples_ns)
+
+    @property
+    def groups(self) -> int:
+        """Sets of fresh processes."""
+        return len(self.floor_ns)
+
+    def latencies_ns(self, arm: str) -> NDArray[np.float64]:
+        """One call's latency [groups, blocks, workloads, samples]: floor subtracted, at least 1 ns a message."""
+        samples = self.samples_ns[arm].astype(np.float64) - self.floor_ns[:, None, None, None]
+        return np.asarray(np.maximum(samples, 1.0) / np.asarray(self.calls)[None, None, :, None])
+
+    def medians_s(self, arm: str) -> Mapping[str, float]:
+        """The arm's median latency in seconds, by workload."""
+        by_workload = np.moveaxis(self.latencies_ns(arm), 2, 0).reshape(len(self.workloads), -1)
+        medians = np.median(by_workload, axis=1) * 1e-9
+        return MappingProxyType(dict(zip(self.workloads, medians.tolist(), strict=True)))
+
+    def first_arms(self) -> list[str]:
+        """The arm that opened each palindrome, in the order of `orders`, flattened."""
+        order = list(permutations(self.paired))
+        return [order[index][0] for index in self.orders.ravel()]
+
+    def to_bytes(self) -> bytes:
+        """A small JSON header, then all samples as byte planes, which compress well."""
+        arrays = [*self.samples_ns.values(), self.floor_ns, self.orders]
+        header = {
+            "workloads": self.workloads,
+            "calls": self.calls,
+            "paired": self.paired,
+            "shapes": {arm: samples.shape for arm, samples in self.samples_ns.items()},
+        }
+        flat = np.concatenate([np.ascontiguousarray(array, "<u4").ravel() for array in arrays])
+        encoded = json.dumps(header, separators=(",", ":")).encode()
+        return len(encoded).to_bytes(4, "little") + encoded + flat.view(np.uint8).reshape(-1, 4).T.tobytes()
+
+    @classmethod
+    def from_bytes(cls, stored: bytes) -> "Blocks":
+        """The blocks that `to_bytes` wrote. Raises ValueError when the bytes are not such."""
+        try:
+            start = 4 + int.from_bytes(stored[:4], "little")
+            header = json.loads(stored[4:start])
+            planes = np.frombuffer(stored[start:], np.uint8).reshape(4, -1)
+            values = np.ascontiguousarray(planes.T).view("<u4").ravel().astype(np.uint32)
+            return cls._from_parts(header, values)
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(f"these are no timing blocks: {error!r}") from error
+
+    @classmethod
+    def _from_parts(cls, header: Mapping[str, Any], values: NDArray[np.uint32]) -> "Blocks":
+        shapes: dict[str, list[int]] = header["shapes"]
+        first = next(iter(shapes[arm] for arm in header["paired"]))
+        ends = np.cumsum([math.prod(shape) for shape in [*shapes.values(), first[:1], first[:3]]])
+        if ends[-1] != len(values):
+            raise ValueError(f"these are no timing blocks: {len(values)} values where {ends[-1]} are due")
+        *arms, floor_ns, orders = np.split(values, ends[:-1])
+        return cls(
+            workloads=tuple(header["workloads"]),
+            calls=tuple(header["calls"]),
+            paired=tuple(header["paired"]),
+            samples_ns=MappingProxyType(
+                {arm: part.reshape(shape) for (arm, shape), part in zip(shapes.items(), arms, strict=True)}
+            ),
+            floor_ns=floor_ns,
+            orders=orders.reshape(first[:3]),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Whether every sample is the same."""
+        return isinstance(other, Blocks) and self.to_bytes() == other.to_bytes()
+
+    def __hash__(self) -> int:
+        """Consistent with equality."""
+        return hash(self.to_bytes())
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOutcome:
+    """One audit: the verdict and all that led to it.
+
+    `incumbent` names the implementation it was timed against. `latencies_s` holds the candidate's median by
+    workload: every workload when verified, else nothing; from the confirmation where there is one.
+    """
+
+    verdict: Verdict
+    evidence: str
+    checks: tuple[CheckResult, ...] = ()
+    screen: Blocks | None = None
+    confirmation: Blocks | None = None
+    incumbent: str | None = None
+    latencies_s: Mapping[str, float] = field(default_factory=dict)
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """Facts of the artifact: text_bytes, rodata_bytes, stack_bytes (largest frame), by what the toolchain tells."""
+    artifact_digest: str | None = None
+    log: bytes = b""
+    """What compiler and candidate printed, at most LOG_LIMIT_BYTES."""
+    build_s: float = 0.0
+    check_s: float = 0.0
+    timing_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TimingOutcome:
+    """A verified candidate timed again against a new incumbent; fields as in AuditOutcome."""
+
+    verdict: Verdict
+    evidence: str
+    screen: Blocks | None = None
+    confirmation: Blocks | None = None
+    incumbent: str | None = None
+    latencies_s: Mapping[str, float] = field(default_factory=dict)
+    timing_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Qualification:
+    """The root's audit, and its baselines timed in the root's own session (`root.confirmation` has the blocks)."""
+
+    root: AuditOutcome
+    baselines: Mapping[str, Mapping[str, float]]
+    """Baseline name to latency in seconds by workload."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Baseline name to the reason why it is not shown."""
+
+
+def capped_log(*parts: bytes) -> bytes:
+    """The parts joined, cut in the middle to LOG_LIMIT_BYTES."""
+    log = b"\n".join(part.strip() for part in parts if part.strip())
+    if len(log) <= LOG_LIMIT_BYTES:
+        return log
+    half = LOG_LIMIT_BYTES // 2 - 16
+    return log[:half] + b"\n[... cut ...]\n" + log[-half:]

@@ -1,0 +1,40 @@
+"""How much is timed: groups of fresh processes, blocks in each, and which arms."""
+
+from dataclasses import dataclass
+
+from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One timing session. `paired` arms are timed in a palindrome, `beside` ones once, in the first blocks."""
+
+    groups: int
+    blocks: int
+    paired: tuple[str, ...] = (INCUMBENT, CANDIDATE)
+    beside: tuple[str, ...] = ()
+    beside_blocks: int = 0
+    most_groups: int = 0
+    """Groups may be added up to this number; no more than `groups` when it is smaller."""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """All arms, the paired ones first."""
+        return self.paired + self.beside
+
+    def blocks_of(self, arm: str) -> int:
+        """Blocks of one arm in a group."""
+        return self.blocks if arm in self.paired else self.beside_blocks
+
+    def samples_of(self, arm: str) -> int:
+        """Samples of one arm in a block."""
+        return 2 if arm in self.paired else 1
+
+
+SCREEN = Plan(groups=3, blocks=2)
+CONFIRMATION = Plan(groups=8, blocks=3, beside=(ROOT,), beside_blocks=2, most_groups=16)
+
+
+def qualification(baselines: tuple[str, ...]) -> Plan:
+    """The root beside its baselines, all of them paired."""
+    return Plan(groups=4, blocks=2, paired=(ROOT, *baselines))

@@ -1,0 +1,219 @@
+"""When is a candidate faster? Pure arithmetic over the blocks of one session, so that anyone can repeat it.
+
+The unit is a group of blocks, because identical artifacts in new processes differ more than blocks inside one
+set of processes do. A group's estimate is the logarithm of a ratio of weighted objectives; the interval is
+Student's t over the groups' estimates, with a bootstrap of whole groups as a cross-check.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT, Blocks, Performance
+
+LEAST_DELTA_RATIO = 0.005
+MOST_DELTA_RATIO = 0.008
+STANDARD_ERRORS_IN_DELTA = 3.0
+LIMIT_ALPHA = 0.025
+BOOTSTRAP_ALPHA = 0.025
+BOOTSTRAP_DRAWS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class LimitBound:
+    """One workload's slowdown against the root: the estimate, its 97.5 % upper bound and what is allowed."""
+
+    workload: str
+    ratio: float
+    upper_bound_ratio: float
+    limit_ratio: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether the limit holds at the upper bound."""
+        return self.upper_bound_ratio <= self.limit_ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A confirmation in numbers. Ratios are candidate over incumbent unless they say otherwise."""
+
+    performance: Performance
+    ratio: float
+    upper_bound_ratio: float
+    delta_ratio: float
+    standard_error_ratio: float
+    bootstrap_upper_ratio: float
+    k: int
+    alpha: float
+    limits: tuple[LimitBound, ...]
+    objective_s: Mapping[str, float]
+    """Weighted sum of median latencies by arm."""
+    speedup_ratio: float
+    """Root over candidate, in this confirmation's own blocks."""
+
+
+def alpha(k: int) -> float:
+    """The error allowed to the k-th confirmation (k = 1, 2, ...); over all k they sum to 0.05."""
+    if k < 1:
+        raise ValueError(f"confirmations count from 1, not {k}")
+    return 0.05 / (k * (k + 1))
+
+
+def objective_s(blocks: Blocks, weights: Mapping[str, float], arm: str) -> float:
+    """The weighted sum of the arm's median latencies, in seconds."""
+    medians = blocks.medians_s(arm)
+    return sum(weights[name] * medians[name] for name in blocks.workloads)
+
+
+def standard_error(blocks: Blocks, weights: Mapping[str, float]) -> float:
+    """Standard error of log(candidate/incumbent) over the groups; infinite with fewer than two."""
+    return _mean_and_error(group_log_ratios(blocks, weights, CANDIDATE, INCUMBENT))[1]
+
+
+def needs_more_groups(blocks: Blocks, weights: Mapping[str, float]) -> bool:
+    """Whether the margin of a confirmation is still too wide to decide with."""
+    return STANDARD_ERRORS_IN_DELTA * standard_error(blocks, weights) > MOST_DELTA_RATIO
+
+
+def screen(blocks: Blocks, weights: Mapping[str, float]) -> bool:
+    """Whether a confirmation is worth its time: the estimate less its error reaches the least margin."""
+    mean, error = _mean_and_error(group_log_ratios(blocks, weights, CANDIDATE, INCUMBENT))
+    return mean - (error if math.isfinite(error) else 0.0) < math.log(1 - LEAST_DELTA_RATIO)
+
+
+def decide(blocks: Blocks, weights: Mapping[str, float], limits: Mapping[str, float], k: int, seed: int) -> Decision:
+    """Settle a confirmation, the k-th of its campaign, from its blocks.
+
+    Promotable: the upper bound at alpha(k) and the bootstrap's lie below 1 - delta, and every limit holds.
+    Undecided: the margin is too wide, or the estimate clears it and the bound does not.
+    """
+    ratios = group_log_ratios(blocks, weights, CANDIDATE, INCUMBENT)
+    mean, error = _mean_and_error(ratios)
+    delta = max(LEAST_DELTA_RATIO, STANDARD_ERRORS_IN_DELTA * error)
+    upper = math.exp(mean + student_t_quantile(1 - alpha(k), len(ratios) - 1) * error)
+    bootstrap = bootstrap_upper_ratio(ratios, seed)
+    bounds = limit_bounds(blocks, limits)
+    objectives = {arm: objective_s(blocks, weights, arm) for arm in blocks.arms}
+    speedup = math.exp(-float(np.mean(group_log_ratios(blocks, weights, CANDIDATE, ROOT))))
+    performance = _performance(math.exp(mean), max(upper, bootstrap), delta, bounds)
+    return Decision(
+        performance, math.exp(mean), upper, delta, error, bootstrap, k, alpha(k), bounds, objectives, speedup
+    )
+
+
+def _performance(ratio: float, upper: float, delta: float, bounds: tuple[LimitBound, ...]) -> Performance:
+    if delta > MOST_DELTA_RATIO:
+        return Performance.UNDECIDED
+    if not all(bound.kept for bound in bounds):
+        return Performance.OVER_LIMIT
+    if upper < 1 - delta:
+        return Performance.PROMOTABLE
+    return Performance.UNDECIDED if ratio < 1 - delta else Performance.NO_GAIN
+
+
+def group_log_ratios(
+    blocks: Blocks, weights: Mapping[str, float], numerator: str, denominator: str
+) -> NDArray[np.float64]:
+    """[groups]: log of the numerator's weighted objective over the denominator's.
+
+    Each workload's paired ratio counts by its share of the denominator's objective, which all groups share, so
+    that a group in which one slow workload drifted does not change what the others are worth.
+    """
+    medians = blocks.medians_s(denominator)
+    shares = np.array([weights[name] * medians[name] for name in blocks.workloads])
+    ratios = np.exp(workload_log_ratios(blocks, numerator, denominator))
+    return np.asarray(np.log(ratios @ (shares / shares.sum())))
+
+
+def workload_log_ratios(blocks: Blocks, numerator: str, denominator: str) -> NDArray[np.float64]:
+    """[groups, workloads]: the median over a group's blocks of the block's paired log ratio.
+
+    An arm with fewer blocks is paired with the other's first ones, beside which it was timed.
+    """
+    above, below = (np.log(blocks.latencies_ns(arm)).mean(axis=3) for arm in (numerator, denominator))
+    paired = min(above.shape[1], below.shape[1])
+    return np.asarray(np.median(above[:, :paired] - below[:, :paired], axis=1))
+
+
+def limit_bounds(blocks: Blocks, limits: Mapping[str, float]) -> tuple[LimitBound, ...]:
+    """Every workload's candidate over root with its upper bound."""
+    ratios = workload_log_ratios(blocks, CANDIDATE, ROOT)
+    quantile = student_t_quantile(1 - LIMIT_ALPHA, len(ratios) - 1)
+    means, errors = ratios.mean(axis=0), ratios.std(axis=0, ddof=1) / math.sqrt(len(ratios))
+    uppers = np.exp(means + quantile * errors)
+    return tuple(
+        LimitBound(name, ratio, upper, limits[name])
+        for name, ratio, upper in zip(blocks.workloads, np.exp(means).tolist(), uppers.tolist(), strict=True)
+    )
+
+
+def bootstrap_upper_ratio(log_ratios: NDArray[np.float64], seed: int) -> float:
+    """97.5 % upper bound of the mean's exponential, drawing whole groups with replacement."""
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(0, len(log_ratios), size=(BOOTSTRAP_DRAWS, len(log_ratios)))
+    return math.exp(float(np.quantile(log_ratios[drawn].mean(axis=1), 1 - BOOTSTRAP_ALPHA)))
+
+
+def _mean_and_error(log_ratios: NDArray[np.float64]) -> tuple[float, float]:
+    if len(log_ratios) < 2:
+        return float(log_ratios.mean()), math.inf
+    return float(log_ratios.mean()), float(log_ratios.std(ddof=1) / math.sqrt(len(log_ratios)))
+
+
+@lru_cache(maxsize=4096)
+def student_t_quantile(probability: float, degrees: int) -> float:
+    """Inverse of Student's t distribution, to about 1e-12 relative; `probability` inside (0, 1)."""
+    if not 0 < probability < 1 or degrees < 1:
+        raise ValueError(f"no quantile at probability {probability} with {degrees} degrees of freedom")
+    tail = min(probability, 1 - probability)
+    if tail == 0.5:
+        return 0.0
+    low, high = 0.0, 1.0
+    while _upper_tail(high, degrees) > tail:
+        low, high = high, high * 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if _upper_tail(middle, degrees) > tail else (low, middle)
+    return math.copysign((low + high) / 2, probability - 0.5)
+
+
+def _upper_tail(t: float, degrees: int) -> float:
+    return 0.5 * incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t))
+
+
+def incomplete_beta(a: float, b: float, x: float) -> float:
+    """The regularised incomplete beta function I_x(a, b), by its continued fraction."""
+    if x <= 0 or x >= 1:
+        return min(max(x, 0.0), 1.0)
+    if x > (a + 1) / (a + b + 2):
+        return 1 - incomplete_beta(b, a, 1 - x)
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    return math.exp(log_front) / (a * _beta_fraction(a, b, x))
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """The denominator 1 + d1/(1 + d2/(1 + ...)), by Steed's forward recurrence in Lentz's stable form."""
+    tiny = 1e-300
+    value, upper, lower = 1.0, 1.0, 0.0
+    for index in range(1, 1000):
+        term = _beta_term(a, b, x, index)
+        lower = 1 / ((1 + term * lower) or tiny)
+        upper = (1 + term / upper) or tiny
+        value *= upper * lower
+        if abs(upper * lower - 1) < 1e-16:
+            break
+    return value
+
+
+def _beta_term(a: float, b: float, x: float, index: int) -> float:
+    m = index // 2
+    if index % 2:
+        return -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+    return m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
