@@ -34,7 +34,7 @@ from kernelbraid.events.search import (
     OpportunityRaised,
     OpportunityWithdrawn,
 )
-from kernelbraid.events.state import Action, Implementation, State, objective_s
+from kernelbraid.events.state import Action, Implementation, State, objective_s, opportunity_id
 from kernelbraid.events.values import (
     ROOT,
     Baseline,
@@ -183,13 +183,14 @@ def specification_changes(before: Specification, after: Specification) -> tuple[
 # --- search --------------------------------------------------------------------------------------------------------
 
 
-def raise_opportunity(state: State, event: OpportunityRaised) -> Events:
-    """Note that a mechanism is worth trying on verified parents."""
+def raise_opportunities(state: State, raised: Sequence[OpportunityRaised]) -> Events:
+    """Note that mechanisms are worth trying on verified parents; ids go on from the last one."""
     _running(state)
-    require(event.opportunity == state.next_opportunity, f"the next opportunity is {state.next_opportunity}")
-    require(bool(event.mechanisms) and bool(event.parents), "an opportunity names a mechanism and a parent")
-    _verified_parents(state, event.parents)
-    return (event,)
+    for ordinal, event in enumerate(raised, start=len(state.opportunities) + 1):
+        require(event.opportunity == opportunity_id(ordinal), f"the next opportunity is {opportunity_id(ordinal)}")
+        require(bool(event.mechanisms), "an opportunity names a mechanism")
+        _verified_parents(state, event.parents)
+    return tuple(raised)
 
 
 def withdraw_opportunity(state: State, opportunity: str, reason: str) -> Events:
@@ -326,7 +327,7 @@ def _sound(state: State, performance: Performance, measurement: Measurement) -> 
     require(measurement.incumbent in state.implementations, f"there is no incumbent {measurement.incumbent}")
     over = [limit.workload for limit in measurement.limits if limit.upper_bound_ratio > limit.limit_ratio]
     require(not over or performance is not Performance.PROMOTABLE, f"over the limit on {', '.join(over)}")
-    require(bool(over) == (performance is Performance.OVER_LIMIT), "over_limit means a limit that is not kept")
+    require(bool(over) or performance is not Performance.OVER_LIMIT, "over_limit means a limit that is not kept")
     if measurement.confirmation is None:
         require(performance is not Performance.PROMOTABLE, "a promotion needs a confirmation")
         return

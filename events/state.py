@@ -138,6 +138,8 @@ class State:
 
     campaign: str = ""
     position: int = 0
+    fact_position: int = 0
+    """The last position that is not operational: what the next decision is caused by."""
     status: Status = "opening"
     stop_reason: StopReason | None = None
     pause_reason: str = ""
@@ -194,7 +196,7 @@ class State:
     @property
     def next_opportunity(self) -> str:
         """The id of the next opportunity."""
-        return f"o{len(self.opportunities) + 1:04d}"
+        return opportunity_id(len(self.opportunities) + 1)
 
     @property
     def in_flight(self) -> int:
@@ -219,6 +221,11 @@ class State:
                 waiting.extend(self.implementations[current].parents)
 
 
+def opportunity_id(ordinal: int) -> str:
+    """The id of a campaign's n-th opportunity, counted from 1."""
+    return f"o{ordinal:04d}"
+
+
 def fold(recorded: Iterable[Recorded], state: State | None = None) -> State:
     """Fold events into a state, a new one unless given."""
     state = State() if state is None else state
@@ -232,6 +239,8 @@ def evolve(state: State, recorded: Recorded) -> None:
     event = recorded.event
     _FOLDS[type(event)](state, event, recorded.position)
     state.position = recorded.position
+    if not event.operational:
+        state.fact_position = recorded.position
     if state.recorded_at is not None and type(event) not in _CLOCK_RESTARTS:
         state.spent.active_s += max(0.0, (recorded.recorded_at - state.recorded_at).total_seconds())
     state.recorded_at = recorded.recorded_at

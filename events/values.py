@@ -29,6 +29,7 @@ class Correctness(StrEnum):
     CRASHED = "crashed"
     HUNG = "hung"
     OUT_OF_MEMORY = "out_of_memory"
+    FORBIDDEN_CALL = "forbidden_call"
     EXITED_EARLY = "exited_early"
     OUTPUT_FLOOD = "output_flood"
     OUTPUT_NOT_WRITTEN = "output_not_written"
