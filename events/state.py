@@ -85,6 +85,7 @@ class Implementation:
     archived_at: int = 0
     infrastructure_failures: int = 0
     promoted: bool = False
+    promoted_at: int = 0
     stale: bool = False
 
     @property
@@ -279,7 +280,12 @@ def _qualified(state: State, event: RootQualified, position: int) -> None:
     state.root_objective_s = event.objective_s
     state.best, state.best_objective_s, state.speedup_ratio = ROOT, event.objective_s, 1.0
     state.status = _openness(state)
-    state.implementations[ROOT].promoted = True
+    _crown(state, ROOT, position)
+
+
+def _crown(state: State, implementation: str, position: int) -> None:
+    state.implementations[implementation].promoted = True
+    state.implementations[implementation].promoted_at = position
 
 
 def _forked(state: State, event: CampaignForked, position: int) -> None:
@@ -466,11 +472,15 @@ def needs_retiming(state: State, implementation: Implementation) -> bool:
 
 def _timed(state: State, event: TimingCompleted, position: int) -> None:
     implementation = state.implementations[event.implementation]
-    _measured(state, implementation, event)
+    if event.measurement is not None:
+        _measured(state, implementation, event)
+        return
+    implementation.performance = event.performance
+    state.retimings.pop(event.implementation, None)
 
 
 def _promoted(state: State, event: ImplementationPromoted, position: int) -> None:
-    state.implementations[event.implementation].promoted = True
+    _crown(state, event.implementation, position)
     state.best, state.best_objective_s = event.implementation, event.objective_s
     state.speedup_ratio = event.speedup_ratio
     state.kappa = 0
