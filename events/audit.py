@@ -51,14 +51,24 @@ class AuditCompleted(Event):
 
 
 class TimingCompleted(Event):
-    """A verified implementation was timed again, because the best changed while it was measured."""
+    """A verified implementation was timed again, because the best changed while it was measured.
+
+    `measurement` is absent when the timing itself broke off; the result is then undecided, and `evidence` says why.
+    """
 
     implementation: str
     latencies: tuple[Latency, ...]
     performance: Performance
-    measurement: Measurement
+    measurement: Measurement | None
+    evidence: str = ""
     environment: str
     elapsed_s: float
+
+    @model_validator(mode="after")
+    def _decided_if_measured(self) -> "TimingCompleted":
+        if (self.measurement is None or not self.latencies) and self.performance is not Performance.UNDECIDED:
+            raise ValueError("a result other than undecided needs its measurement and latencies")
+        return self
 
 
 class ImplementationPromoted(Event):

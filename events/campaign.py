@@ -32,6 +32,8 @@ class RootQualified(Event):
     latencies: tuple[Latency, ...]
     objective_s: float
     baselines: tuple[Baseline, ...] = ()
+    blocks: tuple[str, ...] = ()
+    """Digests of the blocks in which root and baselines were timed side by side."""
 
 
 class CampaignForked(Event):

@@ -266,7 +266,9 @@ def drop_action(state: State, action: str, reason: DropReason) -> Events:
 # --- audit ---------------------------------------------------------------------------------------------------------
 
 
-def complete_root_audit(state: State, audit: AuditCompleted, baselines: Sequence[Baseline] = ()) -> Events:
+def complete_root_audit(
+    state: State, audit: AuditCompleted, baselines: Sequence[Baseline] = (), blocks: Sequence[str] = ()
+) -> Events:
     """Record the root's audit: the search opens, or the campaign stops because the root does not qualify."""
     require(ROOT in state.stale and audit.implementation == ROOT, "the root is not waiting for an audit")
     _plausible(state, audit)
@@ -275,7 +277,10 @@ def complete_root_audit(state: State, audit: AuditCompleted, baselines: Sequence
     if audit.verdict is not Correctness.VERIFIED:
         return (audit, CampaignStopped(reason=StopReason.ROOT_UNQUALIFIED, detail=f"{audit.verdict}: {audit.evidence}"))
     objective = objective_s(state.specified(), audit.latencies)
-    return (audit, RootQualified(latencies=audit.latencies, objective_s=objective, baselines=tuple(baselines)))
+    qualified = RootQualified(
+        latencies=audit.latencies, objective_s=objective, baselines=tuple(baselines), blocks=tuple(blocks)
+    )
+    return (audit, qualified)
 
 
 def complete_audit(state: State, audit: AuditCompleted) -> Events:
@@ -298,8 +303,9 @@ def complete_timing(state: State, timing: TimingCompleted) -> Events:
     """Record that a winner was timed again, against the implementation that is the best now."""
     require(timing.implementation in state.retimings, f"{timing.implementation} is not due to be timed again")
     require(timing.environment == state.environment_digest, "it was timed in another environment")
-    _covers_workloads(state, {latency.workload for latency in timing.latencies})
-    _sound(state, timing.performance, timing.measurement)
+    if timing.measurement is not None:
+        _covers_workloads(state, {latency.workload for latency in timing.latencies})
+        _sound(state, timing.performance, timing.measurement)
     return (timing, *_promotion(state, timing.implementation, timing.performance, timing.measurement))
 
 

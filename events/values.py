@@ -146,12 +146,13 @@ class Environment(Value):
     """The machine a verdict holds for."""
 
     machine: str
-    cpu: str
+    cpu_model: str
     simd_bits: int
     l1_bytes: int
-    kernel: str
     compiler: str
+    compiler_version: str
     flags: tuple[str, ...]
+    kernel_release: str
     sandbox: str
     harness_digest: str
     toolchain_digest: str

@@ -48,20 +48,12 @@ class Decision:
     delta_ratio: float
     standard_error_ratio: float
     bootstrap_upper_ratio: float
-    k: int
     alpha: float
     limits: tuple[LimitBound, ...]
     objective_s: Mapping[str, float]
     """Weighted sum of median latencies by arm."""
     speedup_ratio: float
     """Root over candidate, in this confirmation's own blocks."""
-
-
-def alpha(k: int) -> float:
-    """The error allowed to the k-th confirmation (k = 1, 2, ...); over all k they sum to 0.05."""
-    if k < 1:
-        raise ValueError(f"confirmations count from 1, not {k}")
-    return 0.05 / (k * (k + 1))
 
 
 def objective_s(blocks: Blocks, weights: Mapping[str, float], arm: str) -> float:
@@ -86,24 +78,40 @@ def screen(blocks: Blocks, weights: Mapping[str, float]) -> bool:
     return mean - (error if math.isfinite(error) else 0.0) < math.log(1 - LEAST_DELTA_RATIO)
 
 
-def decide(blocks: Blocks, weights: Mapping[str, float], limits: Mapping[str, float], k: int, seed: int) -> Decision:
-    """Settle a confirmation, the k-th of its campaign, from its blocks.
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """A screen in numbers, candidate over incumbent: the estimate, its error and the estimate plus that error."""
 
-    Promotable: the upper bound at alpha(k) and the bootstrap's lie below 1 - delta, and every limit holds.
+    ratio: float
+    upper_bound_ratio: float
+    standard_error_ratio: float
+
+
+def screened(blocks: Blocks, weights: Mapping[str, float]) -> Screened:
+    """What a screen's blocks say; it can rule a gain out and never establishes one."""
+    mean, error = _mean_and_error(group_log_ratios(blocks, weights, CANDIDATE, INCUMBENT))
+    known = error if math.isfinite(error) else 0.0
+    return Screened(math.exp(mean), math.exp(mean + known), known)
+
+
+def decide(
+    blocks: Blocks, weights: Mapping[str, float], limits: Mapping[str, float], alpha: float, seed: int
+) -> Decision:
+    """Settle a confirmation from its blocks, at the error that its campaign allows it.
+
+    Promotable: the upper bound at alpha and the bootstrap's lie below 1 - delta, and every limit holds.
     Undecided: the margin is too wide, or the estimate clears it and the bound does not.
     """
     ratios = group_log_ratios(blocks, weights, CANDIDATE, INCUMBENT)
     mean, error = _mean_and_error(ratios)
     delta = max(LEAST_DELTA_RATIO, STANDARD_ERRORS_IN_DELTA * error)
-    upper = math.exp(mean + student_t_quantile(1 - alpha(k), len(ratios) - 1) * error)
+    upper = math.exp(mean + student_t_quantile(1 - alpha, len(ratios) - 1) * error)
     bootstrap = bootstrap_upper_ratio(ratios, seed)
     bounds = limit_bounds(blocks, limits)
     objectives = {arm: objective_s(blocks, weights, arm) for arm in blocks.arms}
     speedup = math.exp(-float(np.mean(group_log_ratios(blocks, weights, CANDIDATE, ROOT))))
     performance = _performance(math.exp(mean), max(upper, bootstrap), delta, bounds)
-    return Decision(
-        performance, math.exp(mean), upper, delta, error, bootstrap, k, alpha(k), bounds, objectives, speedup
-    )
+    return Decision(performance, math.exp(mean), upper, delta, error, bootstrap, alpha, bounds, objectives, speedup)
 
 
 def _performance(ratio: float, upper: float, delta: float, bounds: tuple[LimitBound, ...]) -> Performance:
