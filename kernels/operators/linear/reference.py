@@ -5,14 +5,19 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelbraid.kernels.operators.cases import Agreement, Arrays, Call, from_bfloat16, to_bfloat16
+from kernelbraid.kernels.operators.cases import STYLES, Agreement, Arrays, Call, from_bfloat16, to_bfloat16
 from kernelbraid.kernels.operators.operator import Entry
 
 SCALES = {"scale_3": 3.0, "scale_30": 30.0, "zeros": 0.0}
 
 
 def make_inputs(entry: Entry, dims: Mapping[str, int], rng: np.random.Generator, style: str) -> Arrays:
-    """x [rows, in] and w [out, in] in the entry's dtype (bfloat16 as uint16)."""
+    """x [rows, in] and w [out, in] in the entry's dtype (bfloat16 as uint16).
+
+    Raises ValueError for an unknown style.
+    """
+    if style not in STYLES:
+        raise ValueError(f"unknown style {style}")
     rows, width, out = dims["rows"], dims["in"], dims["out"]
     x = rng.standard_normal((rows, width), np.float32) * np.float32(SCALES.get(style, 1.0))
     w = rng.standard_normal((out, width), np.float32) / np.float32(np.sqrt(width))

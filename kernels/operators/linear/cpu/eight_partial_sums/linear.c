@@ -17,6 +17,14 @@
 /* What a tensor holds; a constant at every call, so that each entry is compiled for its own. */
 typedef enum { F32, BF16 } element;
 
+/* One call: x [rows, in] and w [out, in] hold `from`, y [rows, out] holds `to`. */
+typedef struct {
+    const void *x, *w;
+    void *y;
+    int64_t rows, in, out;
+    element from, to;
+} layer;
+
 // region element
 INLINE float widen(uint16_t half)
 {
@@ -50,89 +58,85 @@ INLINE void store(void *base, int64_t i, float value, element type)
 // endregion element
 
 // region dot
-/* Eight running sums: sum i takes every k that is i modulo eight. */
+/* Eight running sums: sum n takes every k that is n modulo eight. */
 typedef struct {
     float of[8];
 } partial;
 enum { STEP = 8 };
 
-/* The partial sums after the next STEP products, of a from i on and of b from j on. */
-INLINE partial advance(partial sum, const void *a, int64_t i, const void *b, int64_t j, element type)
+/* The partial sums after the next STEP products, from k on. */
+INLINE partial advance(partial sum, layer l, int64_t row, int64_t o, int64_t k)
 {
     for (int n = 0; n < STEP; n++)
-        sum.of[n] += load(a, i + n, type) * load(b, j + n, type);
+        sum.of[n] += load(l.x, row * l.in + k + n, l.from) * load(l.w, o * l.in + k + n, l.from);
     return sum;
 }
 
-/* The dot product, once no whole step is left; `left` products from i and j on remain. */
-INLINE float finish(partial sum, const void *a, int64_t i, const void *b, int64_t j, int64_t left, element type)
+/* The dot product, when no whole step is left at k: the eight in pairs, then the last products one by one. */
+INLINE float finish(partial sum, layer l, int64_t row, int64_t o, int64_t k)
 {
-    float total = ((sum.of[0] + sum.of[1]) + (sum.of[2] + sum.of[3])) + ((sum.of[4] + sum.of[5]) + (sum.of[6] + sum.of[7]));
-    for (int64_t n = 0; n < left; n++)
-        total += load(a, i + n, type) * load(b, j + n, type);
+    float total = ((sum.of[0] + sum.of[1]) + (sum.of[2] + sum.of[3])) +
+                  ((sum.of[4] + sum.of[5]) + (sum.of[6] + sum.of[7]));
+    for (; k < l.in; k++)
+        total += load(l.x, row * l.in + k, l.from) * load(l.w, o * l.in + k, l.from);
     return total;
 }
 // endregion dot
 
-INLINE float dot(const void *a, int64_t i, const void *b, int64_t j, int64_t in, element type)
+INLINE float dot(layer l, int64_t row, int64_t o)
 {
     partial sum = {0};
     int64_t k = 0;
-    for (; k + STEP <= in; k += STEP)
-        sum = advance(sum, a, i + k, b, j + k, type);
-    return finish(sum, a, i + k, b, j + k, in - k, type);
+    for (; k + STEP <= l.in; k += STEP)
+        sum = advance(sum, l, row, o, k);
+    return finish(sum, l, row, o, k);
 }
 
 // region full
 /* Outputs whose weights stay in the cache while every row passes by. */
 enum { FULL_BLOCK = 32 };
 
-/* Outputs first to last of every row. x and w hold `from`, y holds `to`. */
-INLINE void full_block(const void *x, const void *w, void *y, int64_t rows, int64_t in, int64_t out,
-                       int64_t first, int64_t last, element from, element to)
+/* Outputs first to last of every row. */
+INLINE void full_block(layer l, int64_t first, int64_t last)
 {
-    for (int64_t row = 0; row < rows; row++)
+    for (int64_t row = 0; row < l.rows; row++)
         for (int64_t o = first; o < last; o++)
-            store(y, row * out + o, dot(x, row * in, w, o * in, in, from), to);
+            store(l.y, row * l.out + o, dot(l, row, o), l.to);
 }
 
-INLINE void linear_full(const void *x, const void *w, void *y, const int64_t *dims, element from, element to)
+INLINE void linear_full(layer l)
 {
-    int64_t rows = dims[0], in = dims[1], out = dims[2];
-    for (int64_t first = 0; first < out; first += FULL_BLOCK) {
-        int64_t last = first + FULL_BLOCK < out ? first + FULL_BLOCK : out;
-        full_block(x, w, y, rows, in, out, first, last, from, to);
-    }
+    for (int64_t first = 0; first < l.out; first += FULL_BLOCK)
+        full_block(l, first, first + FULL_BLOCK < l.out ? first + FULL_BLOCK : l.out);
 }
 
 void linear_full_f32(const float *x, const float *w, float *y, const int64_t *dims)
 {
-    linear_full(x, w, y, dims, F32, F32);
+    linear_full((layer){x, w, y, dims[0], dims[1], dims[2], F32, F32});
 }
 
 void linear_full_bf16(const uint16_t *x, const uint16_t *w, uint16_t *y, const int64_t *dims)
 {
-    linear_full(x, w, y, dims, BF16, BF16);
+    linear_full((layer){x, w, y, dims[0], dims[1], dims[2], BF16, BF16});
 }
 // endregion full
 
 // region decode
-/* Few rows: the weights are walked once, and each output is made for every row while they are at hand. */
-INLINE void linear_decode(const void *x, const void *w, void *y, const int64_t *dims, element from, element to)
+/* The weights are walked once; each output is made for every row while its weights are at hand. */
+INLINE void linear_decode(layer l)
 {
-    int64_t rows = dims[0], in = dims[1], out = dims[2];
-    for (int64_t o = 0; o < out; o++)
-        for (int64_t row = 0; row < rows; row++)
-            store(y, row * out + o, dot(x, row * in, w, o * in, in, from), to);
+    for (int64_t o = 0; o < l.out; o++)
+        for (int64_t row = 0; row < l.rows; row++)
+            store(l.y, row * l.out + o, dot(l, row, o), l.to);
 }
 
 void linear_decode_f32(const float *x, const float *w, float *y, const int64_t *dims)
 {
-    linear_decode(x, w, y, dims, F32, F32);
+    linear_decode((layer){x, w, y, dims[0], dims[1], dims[2], F32, F32});
 }
 
 void linear_decode_bf16(const uint16_t *x, const uint16_t *w, uint16_t *y, const int64_t *dims)
 {
-    linear_decode(x, w, y, dims, BF16, BF16);
+    linear_decode((layer){x, w, y, dims[0], dims[1], dims[2], BF16, BF16});
 }
 // endregion decode

@@ -11,6 +11,7 @@
  */
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
@@ -19,6 +20,14 @@
 typedef enum { F32, BF16 } element;
 
 static const float EPSILON = 1e-6f;
+
+/* One call: x and y [rows, hidden] hold `type`, weight [hidden] holds `weight_type`. */
+typedef struct {
+    const void *x, *weight;
+    void *y;
+    int64_t rows, hidden;
+    element type, weight_type;
+} norm;
 
 // region element
 INLINE float widen(uint16_t half)
@@ -57,79 +66,77 @@ INLINE void store(void *base, int64_t i, float value, element type)
 typedef float partial;
 enum { STEP = 1 };
 
-/* The partial sum after the squares of the next STEP elements, from i on. */
-INLINE partial advance(partial sum, const void *x, int64_t i, element type)
+/* The partial sum after the squares of the next STEP elements, from k on. */
+INLINE partial advance(partial sum, norm n, int64_t row, int64_t k)
 {
-    return sum + load(x, i, type) * load(x, i, type);
+    float value = load(n.x, row * n.hidden + k, n.type);
+    return sum + value * value;
 }
 
-/* The sum of squares, once no whole step is left; `left` elements from i on remain. */
-INLINE float finish(partial sum, const void *x, int64_t i, int64_t left, element type)
+/* The sum of squares, when no whole step is left at k. */
+INLINE float finish(partial sum, norm n, int64_t row, int64_t k)
 {
-    (void)x, (void)i, (void)left, (void)type;
+    (void)n, (void)row, (void)k;
     return sum;
 }
 // endregion squares
 
-// region scale
 INLINE float inverse_rms(float squares, int64_t hidden)
 {
     return 1.0f / sqrtf(squares / (float)hidden + EPSILON);
 }
 
-INLINE void scale_row(const void *x, const void *weight, void *y, int64_t at, int64_t hidden, float inverse,
-                      element type)
+// region scale
+INLINE void scale_row(norm n, int64_t row, float inverse)
 {
-    for (int64_t k = 0; k < hidden; k++)
-        store(y, at + k, load(x, at + k, type) * inverse * load(weight, k, type), type);
+    for (int64_t k = 0; k < n.hidden; k++) {
+        float scaled = load(n.x, row * n.hidden + k, n.type) * inverse;
+        store(n.y, row * n.hidden + k, scaled * load(n.weight, k, n.weight_type), n.type);
+    }
 }
 // endregion scale
 
-/* The row that starts at element `at`. */
-INLINE void norm_row(const void *x, const void *weight, void *y, int64_t at, int64_t hidden, element type)
+INLINE void norm_row(norm n, int64_t row)
 {
     partial sum = {0};
     int64_t k = 0;
-    for (; k + STEP <= hidden; k += STEP)
-        sum = advance(sum, x, at + k, type);
-    float squares = finish(sum, x, at + k, hidden - k, type);
-    scale_row(x, weight, y, at, hidden, inverse_rms(squares, hidden), type);
+    for (; k + STEP <= n.hidden; k += STEP)
+        sum = advance(sum, n, row, k);
+    scale_row(n, row, inverse_rms(finish(sum, n, row, k), n.hidden));
 }
 
 // region full
-INLINE void rms_norm_full(const void *x, const void *weight, void *y, const int64_t *dims, element type)
+INLINE void rms_norm_full(norm n)
 {
-    int64_t rows = dims[0], hidden = dims[1];
-    for (int64_t row = 0; row < rows; row++)
-        norm_row(x, weight, y, row * hidden, hidden, type);
+    for (int64_t row = 0; row < n.rows; row++)
+        norm_row(n, row);
 }
 
 void rms_norm_full_f32(const float *x, const float *weight, float *y, const int64_t *dims)
 {
-    rms_norm_full(x, weight, y, dims, F32);
+    rms_norm_full((norm){x, weight, y, dims[0], dims[1], F32, F32});
 }
 
 void rms_norm_full_bf16(const uint16_t *x, const uint16_t *weight, uint16_t *y, const int64_t *dims)
 {
-    rms_norm_full(x, weight, y, dims, BF16);
+    rms_norm_full((norm){x, weight, y, dims[0], dims[1], BF16, BF16});
 }
 // endregion full
 
 // region decode
-INLINE void rms_norm_decode(const void *x, const void *weight, void *y, const int64_t *dims, element type)
+INLINE void rms_norm_decode(norm n)
 {
-    int64_t rows = dims[0], hidden = dims[1];
-    for (int64_t row = 0; row < rows; row++)
-        norm_row(x, weight, y, row * hidden, hidden, type);
+    for (int64_t row = 0; row < n.rows; row++)
+        norm_row(n, row);
 }
 
 void rms_norm_decode_f32(const float *x, const float *weight, float *y, const int64_t *dims)
 {
-    rms_norm_decode(x, weight, y, dims, F32);
+    rms_norm_decode((norm){x, weight, y, dims[0], dims[1], F32, F32});
 }
 
 void rms_norm_decode_bf16(const uint16_t *x, const uint16_t *weight, uint16_t *y, const int64_t *dims)
 {
-    rms_norm_decode(x, weight, y, dims, BF16);
+    rms_norm_decode((norm){x, weight, y, dims[0], dims[1], BF16, BF16});
 }
 // endregion decode
