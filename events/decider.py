@@ -80,12 +80,14 @@ def open_campaign(state: State, event: CampaignOpened) -> Events:
 
 def pause(state: State, reason: str) -> Events:
     """Let running audits finish and start nothing."""
+    _opened(state)
     require(state.status in ("opening", "running"), f"a {state.status} campaign cannot be paused")
     return (CampaignPaused(reason=reason),)
 
 
 def resume(state: State, environment: Environment, reason: str = "") -> Events:
-    """Take a campaign up again on the machine it was measured on."""
+    """Take a campaign up again, after a pause or a crash, on the machine it was measured on."""
+    _opened(state)
     require(state.status != "stopped", "the campaign is stopped, which is final: fork it to go on")
     require(
         environment == state.environment,
@@ -96,7 +98,12 @@ def resume(state: State, environment: Environment, reason: str = "") -> Events:
 
 
 def stop(state: State, reason: StopReason, detail: str = "", *, elapsed_s: float = 0.0) -> Events:
-    """End the search for good, if the reason holds. `elapsed_s` is the driver's clock since the last event."""
+    """End the search for good, if the reason holds.
+
+    `elapsed_s` is the driver's clock since `state.driven_at`. Actions that were never submitted stay open, and only
+    a fork goes on with them.
+    """
+    _opened(state)
     require(state.status != "stopped", "the campaign is stopped already")
     holds = reason is StopReason.USER or due_stop(state, elapsed_s) is reason
     require(holds, f"the campaign cannot stop for {reason}: it does not hold")
@@ -135,7 +142,8 @@ def budget_spent(state: State, elapsed_s: float = 0.0) -> str | None:
 
 
 def note(state: State, text: str) -> Events:
-    """Write something down; allowed at any time."""
+    """Write something down; allowed at any time, after a stop too."""
+    _opened(state)
     require(bool(text.strip()), "a note needs text")
     return (NoteAdded(text=text),)
 
@@ -150,6 +158,7 @@ def fork(
     reaudit: bool = False,
 ) -> Events:
     """Begin a child at this state: open actions are dropped, their opportunities pending again."""
+    _opened(state)
     before = state.specified()
     changes = specification_changes(before, specification)
     require(state.kappa < specification.policy.kappa, "kappa is spent at that position: fork with a larger --set kappa")
@@ -229,36 +238,44 @@ def _merge_ancestor(state: State, event: ActionProposed) -> None:
 
 def submit_implementation(state: State, event: ImplementationSubmitted) -> Events:
     """Hand in a complete offspring for an open action."""
+    _unstopped(state)
     action = _open_action(state, event.action)
-    require(state.status != "stopped", "the campaign is stopped: nothing new enters")
     require(action.implementation is None, f"{event.action} has its implementation already")
     require(event.implementation == state.next_implementation, f"the next one is {state.next_implementation}")
     require(bool(event.sources), "an implementation needs sources")
     if action.scope != "joint":
-        _honest_scope(state.implementations[action.parents[0]], event, action.scope)
+        for parent in action.parents:
+            _honest_scope(state.implementations[parent], event, action.scope)
     return (event,)
 
 
 def _honest_scope(parent: Implementation, event: ImplementationSubmitted, scope: str) -> None:
-    beyond = sorted(name for name, paths in changed_regions(parent.regions, event.regions) if paths != (scope,))
+    beyond = sorted(name for name, paths in changed_regions(parent.regions, event.regions) if set(paths) - {scope})
     require(not beyond, f"declared {scope} only, but it changes regions of the other path: {', '.join(beyond)}")
 
 
 def changed_regions(before: Iterable[Region], after: Iterable[Region]) -> list[tuple[str, tuple[str, ...]]]:
-    """Names and paths of the regions that were changed, added or removed."""
+    """Regions that were changed, added or removed, each with every path it served before or serves now."""
     old, new = {item.name: item for item in before}, {item.name: item for item in after}
-    names = [name for name in old | new if old.get(name) != new.get(name)]
-    return [(name, (old.get(name) or new[name]).paths) for name in names]
+    changed = [(name, old.get(name), new.get(name)) for name in old | new if old.get(name) != new.get(name)]
+    return [(name, _paths(left) + _paths(right)) for name, left, right in changed]
+
+
+def _paths(region: Region | None) -> tuple[str, ...]:
+    return () if region is None else region.paths
 
 
 def fail_edit(state: State, action: str, reason: str) -> Events:
     """Give an action up before any offspring came of it."""
+    _unstopped(state)
     require(_open_action(state, action).implementation is None, f"{action} has an implementation, which is audited")
     return (EditFailed(action=action, reason=reason),)
 
 
 def drop_action(state: State, action: str, reason: DropReason) -> Events:
-    """End an open action without an audit."""
+    """End an open action without an audit; only a fork drops what its origin goes on with."""
+    _unstopped(state)
+    require(reason is not DropReason.FORKED, "actions are dropped as forked by the fork itself")
     _open_action(state, action)
     return (ActionDropped(action=action, reason=reason),)
 
@@ -274,6 +291,8 @@ def complete_root_audit(
     _plausible(state, audit)
     if isinstance(audit.verdict, Infrastructure):
         return (audit, *_after_infrastructure(state, audit))
+    if state.status == "stopped":
+        return (audit,)
     if audit.verdict is not Correctness.VERIFIED:
         return (audit, CampaignStopped(reason=StopReason.ROOT_UNQUALIFIED, detail=f"{audit.verdict}: {audit.evidence}"))
     objective = objective_s(state.specified(), audit.latencies)
@@ -304,34 +323,42 @@ def complete_timing(state: State, timing: TimingCompleted) -> Events:
     require(timing.implementation in state.retimings, f"{timing.implementation} is not due to be timed again")
     require(timing.environment == state.environment_digest, "it was timed in another environment")
     if timing.measurement is not None:
-        _covers_workloads(state, {latency.workload for latency in timing.latencies})
+        _covers_workloads(state, [latency.workload for latency in timing.latencies])
+        require(timing.measurement.incumbent != timing.implementation, "it cannot win against itself")
         _sound(state, timing.performance, timing.measurement)
     return (timing, *_promotion(state, timing.implementation, timing.performance, timing.measurement))
 
 
 def _plausible(state: State, audit: AuditCompleted) -> None:
-    require(audit.environment == state.environment_digest, "it was audited in another environment")
+    here = audit.environment == state.environment_digest
+    require(here or audit.verdict is Infrastructure.ENVIRONMENT_CHANGED, "it was audited in another environment")
     if audit.verdict is not Correctness.VERIFIED:
+        require(audit.measurement is None, "only what is verified is measured")
         return
+    require(bool(audit.checks), "verified means that checks ran")
     require(all(check.passed for check in audit.checks), "verified means that every check passed")
-    _covers_workloads(state, {latency.workload for latency in audit.latencies})
+    _covers_workloads(state, [latency.workload for latency in audit.latencies])
     if audit.implementation == ROOT:
+        require(audit.measurement is None, "the root has no incumbent to be measured against")
         return
     require(audit.performance is not None and audit.measurement is not None, "a verified offspring has a measurement")
     assert audit.performance is not None
     assert audit.measurement is not None
+    require(audit.measurement.incumbent != audit.implementation, "it cannot win against itself")
     _sound(state, audit.performance, audit.measurement)
 
 
-def _covers_workloads(state: State, measured: set[str]) -> None:
-    missing = {workload.name for workload in state.specified().contract.workloads} ^ measured
-    require(not missing, f"verified means every workload measured; these are off: {', '.join(sorted(missing))}")
+def _covers_workloads(state: State, measured: Iterable[str]) -> None:
+    due = sorted(workload.name for workload in state.specified().contract.workloads)
+    require(sorted(measured) == due, f"every workload is measured once: {', '.join(due)}")
 
 
 def _sound(state: State, performance: Performance, measurement: Measurement) -> None:
     """The inequalities between a performance result and the numbers it rests on."""
-    require(measurement.incumbent in state.implementations, f"there is no incumbent {measurement.incumbent}")
-    over = [limit.workload for limit in measurement.limits if limit.upper_bound_ratio > limit.limit_ratio]
+    incumbent = state.implementations.get(measurement.incumbent)
+    require(incumbent is not None and incumbent.promoted, f"{measurement.incumbent} was never the best")
+    require(measurement.upper_bound_ratio >= measurement.ratio, "an upper bound is not below its estimate")
+    over = _limits_exceeded(state, measurement)
     require(not over or performance is not Performance.PROMOTABLE, f"over the limit on {', '.join(over)}")
     require(bool(over) or performance is not Performance.OVER_LIMIT, "over_limit means a limit that is not kept")
     if measurement.confirmation is None:
@@ -343,16 +370,24 @@ def _sound(state: State, performance: Performance, measurement: Measurement) -> 
         _winning(state, measurement)
 
 
+def _limits_exceeded(state: State, measurement: Measurement) -> list[str]:
+    declared = {workload.name: workload.limit_ratio for workload in state.specified().contract.workloads}
+    for limit in measurement.limits:
+        same = declared.get(limit.workload) == limit.limit_ratio
+        require(same, f"{limit.limit_ratio} is not the specification's limit on {limit.workload}")
+    return [limit.workload for limit in measurement.limits if limit.upper_bound_ratio > limit.limit_ratio]
+
+
 def _winning(state: State, measurement: Measurement) -> None:
     assert measurement.confirmation is not None
     alpha = confirmation_alpha(measurement.confirmation)
-    require(measurement.alpha is not None and measurement.alpha <= alpha, f"alpha is at most {alpha:.3g} here")
+    require(measurement.alpha is not None and 0 < measurement.alpha <= alpha, f"alpha is at most {alpha:.3g} here")
     least = max(SMALLEST_DELTA_RATIO, 3 * measurement.standard_error_ratio)
     require(least <= measurement.delta_ratio * (1 + 1e-9), "delta is below three standard errors or half a percent")
     require(measurement.delta_ratio <= LARGEST_DELTA_RATIO * (1 + 1e-9), "too noisy to decide: delta is over 0.8 %")
     require(measurement.upper_bound_ratio < 1 - measurement.delta_ratio, "the upper bound is not below 1 - delta")
-    limited = {limit.workload for limit in measurement.limits}
-    _covers_workloads(state, limited)
+    require(measurement.speedup_ratio is not None, "a promotion says how it compares with the root")
+    _covers_workloads(state, [limit.workload for limit in measurement.limits])
 
 
 def _promotion(
@@ -362,6 +397,7 @@ def _promotion(
     if not won or state.status == "stopped":
         return ()
     assert measurement is not None
+    assert measurement.speedup_ratio is not None
     assert state.best is not None
     return (
         ImplementationPromoted(
@@ -369,7 +405,7 @@ def _promotion(
             replaces=state.best,
             objective_s=measurement.objective_s,
             gain_ratio=1 / measurement.ratio,
-            speedup_ratio=measurement.speedup_ratio or 1.0,
+            speedup_ratio=measurement.speedup_ratio,
         ),
     )
 
@@ -385,25 +421,42 @@ def _after_infrastructure(state: State, audit: AuditCompleted) -> Events:
 
 
 def continue_branch(state: State, implementation: str, opportunity: str | None, reason: str) -> Events:
-    """Keep it in the frontier, with the follow-up that justifies it."""
+    """Keep it in the frontier, with the follow-up that justifies it; the best stays without one too.
+
+    The follow-up may be one that the same append raises: then it has the next id.
+    """
     _in_frontier(state, implementation)
-    known = opportunity is None or opportunity in state.opportunities or opportunity == state.next_opportunity
-    require(known, f"there is no opportunity {opportunity}")
+    if opportunity is None:
+        require(implementation == state.best, f"a follow-up keeps {implementation} in the frontier, and none is named")
+    elif opportunity != state.next_opportunity:
+        _follow_up(state, implementation, opportunity)
     return (BranchContinued(implementation=implementation, opportunity=opportunity, reason=reason),)
+
+
+def _follow_up(state: State, implementation: str, opportunity: str) -> None:
+    known = state.opportunities.get(opportunity)
+    require(known is not None, f"there is no opportunity {opportunity}")
+    assert known is not None
+    require(implementation in known.parents, f"{opportunity} does not build on {implementation}")
+    require(known.status != "withdrawn", f"{opportunity} was withdrawn")
 
 
 def defer_branch(state: State, implementation: str, reason: str) -> Events:
     """Keep it in the frontier, waiting to be merged."""
     _in_frontier(state, implementation)
-    require(implementation != state.best, "the best is not waiting to be merged")
     return (BranchDeferred(implementation=implementation, reason=reason),)
 
 
 def archive_branch(state: State, implementation: str, reason: str) -> Events:
     """Set a verified implementation aside."""
     _in_frontier(state, implementation)
-    require(implementation != state.best, "the best is never set aside")
+    _dispensable(state, implementation)
     return (BranchArchived(implementation=implementation, reason=reason),)
+
+
+def _dispensable(state: State, implementation: str) -> None:
+    require(implementation != state.best, "the best is never archived or abandoned")
+    require(implementation not in state.retimings, f"{implementation} may become the best: it is to be timed again")
 
 
 def reactivate_branch(state: State, implementation: str, because: str, reason: str) -> Events:
@@ -419,7 +472,7 @@ def reactivate_branch(state: State, implementation: str, because: str, reason: s
 def _happened_at(state: State, cited: str) -> int:
     if cited in state.implementations:
         node = state.implementations[cited]
-        return max(node.submitted_at, node.audited_at)
+        return max(node.submitted_at, node.audited_at, node.timed_at, node.promoted_at)
     if cited in state.opportunities:
         return state.opportunities[cited].raised_at
     require(cited in state.actions, f"nothing here is called {cited}")
@@ -434,7 +487,7 @@ def abandon_branch(state: State, mechanism: str, implementations: Sequence[str],
         require(node is not None and node.verified, f"{implementation} is not a verified implementation")
         assert node is not None
         require(mechanism in node.mechanisms, f"{implementation} does not contain {mechanism}")
-        require(implementation != state.best, "the best is never abandoned")
+        _dispensable(state, implementation)
     withdrawn = tuple(item for item in state.pending if mechanism in state.opportunities[item].mechanisms)
     return (
         BranchAbandoned(
@@ -449,7 +502,8 @@ def abandon_branch(state: State, mechanism: str, implementations: Sequence[str],
 def request_model(state: State, event: ModelRequested) -> Events:
     """Reserve budget for a model call; the request's number is used up, whatever comes of it."""
     _running(state)
-    require(event.request not in state.model_requests, f"{event.request} was requested already")
+    require(event.request not in state.requests_used, f"{event.request} was requested already")
+    require(event.action is None or event.action in state.actions, f"there is no action {event.action}")
     policy, spent = state.specified().policy, state.spent
     tokens = spent.tokens + spent.reserved_tokens + event.reserved_tokens
     cost = spent.cost_usd + spent.reserved_usd + event.reserved_usd
@@ -459,12 +513,24 @@ def request_model(state: State, event: ModelRequested) -> Events:
 
 
 def record_model_call(state: State, event: ModelCalled) -> Events:
-    """Record how a requested call ended."""
-    require(event.request in state.model_requests, f"{event.request} was not requested, or has ended")
+    """Record how a requested call ended; what was paid is recorded after a stop too."""
+    request = state.model_requests.get(event.request)
+    require(request is not None, f"{event.request} was not requested, or has ended")
+    assert request is not None
+    same = (event.agent, event.attempt) == (request.agent, request.attempt)
+    require(same, f"{event.request} is attempt {request.attempt} of the {request.agent}")
     return (event,)
 
 
 # --- shared conditions ---------------------------------------------------------------------------------------------
+
+
+def _opened(state: State) -> None:
+    require(state.position > 0, "the campaign has not been opened")
+
+
+def _unstopped(state: State) -> None:
+    require(state.status != "stopped", "the campaign is stopped: only notes and running audits enter")
 
 
 def _running(state: State) -> None:
@@ -486,3 +552,4 @@ def _verified_parents(state: State, parents: Sequence[str]) -> None:
 def _in_frontier(state: State, implementation: str) -> None:
     require(state.status != "stopped", "the campaign is stopped: lineage is settled")
     require(implementation in state.frontier, f"{implementation} is not in the frontier")
+    require(state.implementations[implementation].verified, f"{implementation} is to be audited again first")

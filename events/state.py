@@ -76,12 +76,13 @@ class Implementation:
     regions: tuple[Region, ...]
     submitted_at: int
     standing: Standing = "submitted"
-    verdict: Correctness | Infrastructure | None = None
+    verdict: Correctness | None = None
     performance: Performance | None = None
     measurement: Measurement | None = None
     latencies: tuple[Latency, ...] = ()
     resources: tuple[Resource, ...] = ()
     audited_at: int = 0
+    timed_at: int = 0
     archived_at: int = 0
     infrastructure_failures: int = 0
     promoted: bool = False
@@ -174,15 +175,22 @@ class State:
     """Verified offspring that the brancher has not decided on yet."""
     retimings: dict[str, None] = field(default_factory=dict)
     """Promotable implementations whose incumbent is no longer the best."""
+    unsettled: dict[str, None] = field(default_factory=dict)
+    """Promotable implementations that a stop left unpromoted: a fork times them again."""
     stale: dict[str, None] = field(default_factory=dict)
     """Implementations to audit again before any action, in this order."""
     attempts: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
     """Actions by the mechanisms they tried."""
     model_requests: dict[str, ModelRequested] = field(default_factory=dict)
     """Requests without an outcome yet."""
+    requests_used: dict[str, None] = field(default_factory=dict)
+    """Every request ever made: its number is used up, also in a fork."""
     spent: Spent = field(default_factory=Spent)
     inherited: Spent | None = None
+    """What a fork's origins spent, all of them together."""
     recorded_at: datetime | None = None
+    driven_at: datetime | None = None
+    """Up to when `spent.active_s` counts: the last event that is a driver's doing."""
 
     @property
     def next_implementation(self) -> str:
@@ -242,15 +250,22 @@ def evolve(state: State, recorded: Recorded) -> None:
     state.position = recorded.position
     if not event.operational:
         state.fact_position = recorded.position
-    if state.recorded_at is not None and type(event) not in _CLOCK_RESTARTS:
-        state.spent.active_s += max(0.0, (recorded.recorded_at - state.recorded_at).total_seconds())
     state.recorded_at = recorded.recorded_at
+    if type(event) is not NoteAdded and (recorded.actor != "user" or state.driven_at is None):
+        _count_driven(state, event, recorded.recorded_at)
     if not state.campaign:
         state.campaign = recorded.campaign
 
 
-# A campaign's clock does not run while nobody drives it, nor for what an origin spent before a fork.
+# A campaign's clock does not run while nobody drives it, nor for what an origin spent before a fork. Notes and what a
+# user does leave it alone: they come while a driver works as well as while there is none.
 _CLOCK_RESTARTS = (CampaignResumed, CampaignForked)
+
+
+def _count_driven(state: State, event: Event, recorded_at: datetime) -> None:
+    if state.driven_at is not None and type(event) not in _CLOCK_RESTARTS:
+        state.spent.active_s += max(0.0, (recorded_at - state.driven_at).total_seconds())
+    state.driven_at = recorded_at
 
 
 def objective_s(specification: Specification, latencies: Iterable[Latency]) -> float:
@@ -279,8 +294,10 @@ def _qualified(state: State, event: RootQualified, position: int) -> None:
     state.root_latencies = event.latencies
     state.root_objective_s = event.objective_s
     state.best, state.best_objective_s, state.speedup_ratio = ROOT, event.objective_s, 1.0
-    state.status = _openness(state)
+    if state.status == "opening":
+        state.status = _openness(state)
     _crown(state, ROOT, position)
+    _to_frontier(state, ROOT)
 
 
 def _crown(state: State, implementation: str, position: int) -> None:
@@ -294,21 +311,39 @@ def _forked(state: State, event: CampaignForked, position: int) -> None:
     state.specification = event.specification
     state.digests = event.digests
     _environment(state, event.environment)
-    state.inherited, state.spent = state.spent, Spent()
+    state.inherited, state.spent = _inherited(state), Spent()
     state.stop_reason, state.pause_reason = None, ""
     state.model_requests.clear()
     state.consecutive_edit_failures = 0
     if event.stale:
         _make_stale(state)
     elif state.root_objective_s is None:
-        state.stale[ROOT] = None
+        state.stale = {ROOT: None, **state.stale}
+    state.retimings |= state.unsettled
+    state.unsettled.clear()
+    for implementation in state.stale:
+        state.implementations[implementation].infrastructure_failures = 0
     state.status = _openness(state)
 
 
+def _inherited(state: State) -> Spent:
+    """All that the origins spent; what their open calls had reserved is their own affair."""
+    before, spent = state.inherited or Spent(), state.spent
+    return Spent(
+        audits=before.audits + spent.audits,
+        tokens=before.tokens + spent.tokens,
+        cost_usd=before.cost_usd + spent.cost_usd,
+        active_s=before.active_s + spent.active_s,
+    )
+
+
 def _make_stale(state: State) -> None:
+    """No verdict holds here: root, best and frontier wait for an audit, and the root for its qualification."""
     best = [] if state.best is None else [state.best]
     state.stale = dict.fromkeys([ROOT, *best, *state.frontier])
+    state.root_latencies, state.root_objective_s, state.baselines = (), None, ()
     state.retimings.clear()
+    state.unsettled.clear()
     state.undecided_branches.clear()
     for implementation in state.implementations.values():
         implementation.stale = implementation.verdict is Correctness.VERIFIED
@@ -337,7 +372,8 @@ def _in_audit(state: State) -> Iterator[str]:
 
 def _stopped(state: State, event: CampaignStopped, position: int) -> None:
     state.status, state.stop_reason = "stopped", event.reason
-    state.retimings.clear()
+    state.unsettled = state.retimings
+    state.retimings = {}
 
 
 def _noted(state: State, event: NoteAdded, position: int) -> None:
@@ -414,13 +450,13 @@ def _dropped(state: State, event: ActionDropped, position: int) -> None:
 
 def _audited(state: State, event: AuditCompleted, position: int) -> None:
     implementation = state.implementations[event.implementation]
-    implementation.verdict = event.verdict
     if isinstance(event.verdict, Infrastructure):
         implementation.infrastructure_failures += 1
         return
-    first = implementation.audited_at == 0
-    implementation.audited_at, implementation.stale = position, False
-    _judge(state, implementation, event, first)
+    _count_verdict(state, implementation.verdict, -1)
+    _count_verdict(state, event.verdict, +1)
+    implementation.verdict, implementation.audited_at, implementation.stale = event.verdict, position, False
+    _judge(state, implementation, event)
     state.stale.pop(event.implementation, None)
     if event.action is not None:
         state.open_actions.pop(event.action, None)
@@ -432,21 +468,29 @@ def _audited(state: State, event: AuditCompleted, position: int) -> None:
         state.status = _openness(state)
 
 
-def _judge(state: State, implementation: Implementation, event: AuditCompleted, first: bool) -> None:
-    verified = event.verdict is Correctness.VERIFIED
-    if first:
-        state.audited_count += 1
-        state.verified_count += verified
-        state.failed_count += not verified
+def _count_verdict(state: State, verdict: Correctness | None, step: int) -> None:
+    """Counts are of implementations, so an audit repeated in a fork takes the place of the earlier one."""
+    if verdict is not None:
+        state.audited_count += step
+        state.verified_count += step * (verdict is Correctness.VERIFIED)
+        state.failed_count += step * (verdict is not Correctness.VERIFIED)
+
+
+def _judge(state: State, implementation: Implementation, event: AuditCompleted) -> None:
     _measured(state, implementation, event)
     implementation.resources = event.resources
-    if not verified:
+    if event.verdict is not Correctness.VERIFIED:
         implementation.standing = "failed"
         for members in (state.frontier, state.archive, state.merge_list):
             members.pop(implementation.id, None)
     elif implementation.standing != "archive":
-        implementation.standing = "frontier"
-        state.frontier[implementation.id] = None
+        _to_frontier(state, implementation.id)
+
+
+def _to_frontier(state: State, implementation: str) -> None:
+    state.archive.pop(implementation, None)
+    state.frontier[implementation] = None
+    state.implementations[implementation].standing = "frontier"
 
 
 def _measured(state: State, implementation: Implementation, event: AuditCompleted | TimingCompleted) -> None:
@@ -458,6 +502,8 @@ def _measured(state: State, implementation: Implementation, event: AuditComplete
     state.retimings.pop(implementation.id, None)
     if needs_retiming(state, implementation):
         state.retimings[implementation.id] = None
+    elif state.status == "stopped" and implementation.performance is Performance.PROMOTABLE:
+        state.unsettled[implementation.id] = None
 
 
 def needs_retiming(state: State, implementation: Implementation) -> bool:
@@ -472,6 +518,7 @@ def needs_retiming(state: State, implementation: Implementation) -> bool:
 
 def _timed(state: State, event: TimingCompleted, position: int) -> None:
     implementation = state.implementations[event.implementation]
+    implementation.timed_at = position
     if event.measurement is not None:
         _measured(state, implementation, event)
         return
@@ -485,7 +532,6 @@ def _promoted(state: State, event: ImplementationPromoted, position: int) -> Non
     state.speedup_ratio = event.speedup_ratio
     state.kappa = 0
     state.promoted_count += 1
-    state.merge_list.pop(event.implementation, None)
 
 
 def _continued(state: State, event: BranchContinued, position: int) -> None:
@@ -511,9 +557,7 @@ def _archive(state: State, implementation: str, position: int) -> None:
 
 
 def _reactivated(state: State, event: BranchReactivated, position: int) -> None:
-    state.archive.pop(event.implementation, None)
-    state.frontier[event.implementation] = None
-    state.implementations[event.implementation].standing = "frontier"
+    _to_frontier(state, event.implementation)
 
 
 def _abandoned(state: State, event: BranchAbandoned, position: int) -> None:
@@ -528,6 +572,7 @@ def _abandoned(state: State, event: BranchAbandoned, position: int) -> None:
 
 def _requested(state: State, event: ModelRequested, position: int) -> None:
     state.model_requests[event.request] = event
+    state.requests_used[event.request] = None
     state.spent.reserved_tokens += event.reserved_tokens
     state.spent.reserved_usd += event.reserved_usd
 
