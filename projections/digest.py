@@ -1,7 +1,7 @@
 """A digest of everything a log amounts to: equal logs have equal digests, on any machine and after any export."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from datetime import UTC, datetime
 from itertools import islice
@@ -50,7 +50,7 @@ def _chunks(records: Iterable[Any]) -> Iterator[list[Any]]:
         yield list(map(_row_of(type(chunk[0])), chunk))
 
 
-def _row_of(kind: type) -> attrgetter[tuple[Any, ...]]:
+def _row_of(kind: type) -> Callable[[Any], tuple[Any, ...]]:
     return attrgetter(*_field_names(kind))
 
 

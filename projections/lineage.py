@@ -82,12 +82,13 @@ class LineageNode:
     scope: Scope
     mechanisms: tuple[str, ...]
     added: tuple[str, ...]
-    verdict: Correctness | Infrastructure | None
+    verdict: Correctness | None
     performance: Performance | None
     standing: Standing
     stale: bool
     promoted: bool
     best: bool
+    awaits_merge: bool
     objective_s: float | None
     ratio: float | None
     speedup_ratio: float | None
@@ -138,6 +139,7 @@ def _node(state: State, folded: LineageFold, column: int, node: Implementation) 
         stale=node.stale,
         promoted=node.promoted,
         best=node.id == state.best,
+        awaits_merge=node.id in state.merge_list,
         objective_s=state.root_objective_s if measurement is None and node.id == ROOT else _objective_s(node),
         ratio=None if measurement is None else measurement.ratio,
         speedup_ratio=_speedup_ratio(state, node),
@@ -352,8 +354,10 @@ def _standing(node: LineageNode) -> str:
     words = []
     if node.standing in ("archive", "dropped"):
         words.append("archived" if node.standing == "archive" else "dropped")
-    if node.decision is not None and node.decision.kind in ("deferred", "abandoned"):
-        words.append(node.decision.kind)
+    if node.decision is not None and node.decision.kind == "abandoned":
+        words.append("abandoned")
+    if node.awaits_merge:
+        words.append("awaits a merge")
     if node.stale:
         words.append("stale")
     return ", ".join(words)

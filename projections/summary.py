@@ -49,11 +49,11 @@ class OpportunityCounts(Value):
 class BudgetSummary(Value):
     """A budget in the unit its key names; `limit` and `left` are None when it is not set."""
 
-    limit: float | None
-    spent: float
-    reserved: float
-    left: float | None
-    inherited: float
+    limit: int | float | None
+    spent: int | float
+    reserved: int | float
+    left: int | float | None
+    inherited: int | float
 
 
 class ForkOrigin(Value):
