@@ -1,0 +1,138 @@
+"""Events to stored bytes and back: one JSON object per event, whose exact bytes are what is hashed."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TypedDict, cast
+
+import orjson
+from pydantic import ValidationError
+
+from kernelbraid.events.errors import EventInvalid
+from kernelbraid.events.event import Actor, Event, Recorded
+from kernelbraid.events.registry import BY_NAME
+from kernelbraid.events.upcasts import UPCASTS, Payload, Upcast, upcast
+
+
+class Record(TypedDict):
+    """The stored object. `previous` is the hash of the event before it, "" at position 1."""
+
+    campaign: str
+    position: int
+    recorded_at: str
+    actor: Actor
+    cause: int
+    batch: list[int]
+    type: str
+    version: int
+    previous: str
+    payload: Payload
+
+
+class Codec:
+    """Encodes with today's schema versions and decodes every known one.
+
+    `types` and `upcasts` are arguments so that a test may bring an event type of its own.
+    """
+
+    def __init__(
+        self,
+        types: Mapping[str, type[Event]] = BY_NAME,
+        upcasts: Mapping[tuple[str, int], Upcast] = UPCASTS,
+    ) -> None:
+        self._types = types
+        self._upcasts = upcasts
+        # Looked up once per event read: the validator's bound method saves two attribute look-ups a million times.
+        self._readers = {
+            name: (kind.version, kind.__pydantic_validator__.validate_python) for name, kind in types.items()
+        }
+
+    def knows(self, name: str) -> bool:
+        """Whether an event type of that name is in the union."""
+        return name in self._types
+
+    def encode(self, event: Recorded, previous: str) -> bytes:
+        """Bytes to store after the event whose hash is `previous`.
+
+        Raises EventInvalid for what would not read back equal: NaN or infinity (JSON has neither), text with a lone
+        surrogate, a value that its own schema refuses.
+        """
+        state = _dumped(event, previous)
+        try:
+            same = self.decode(state) == event
+        except EventInvalid as error:
+            raise EventInvalid(
+                f"{_place(event)} cannot be stored (NaN, infinity or an invalid value): {error}"
+            ) from error
+        if not same:
+            raise EventInvalid(f"{_place(event)} cannot be stored: it would not read back equal")
+        return state
+
+    def decode(self, state: bytes) -> Recorded:
+        """The event that these bytes hold, at today's schema version. Raises EventInvalid."""
+        return self.decode_record(parsed(state))
+
+    def decode_record(self, record: Record) -> Recorded:
+        """The event of a parsed record. Raises EventInvalid for an unknown type, version or a refused payload."""
+        name = record["type"]
+        reader = self._readers.get(name)
+        if reader is None:
+            raise EventInvalid(f"no event type is called {name!r}: a newer kernelbraid may know it")
+        today, validate = reader
+        payload = record["payload"]
+        if record["version"] != today:
+            payload = upcast(name, payload, record["version"], today, self._upcasts)
+        try:
+            event = validate(payload)
+        except ValidationError as error:
+            raise EventInvalid(f"{name} version {record['version']} does not fit its schema: {error}") from error
+        index, size = record["batch"]
+        return Recorded(
+            record["campaign"],
+            record["position"],
+            datetime.fromisoformat(record["recorded_at"]),
+            record["actor"],
+            record["cause"],
+            (index, size),
+            cast(Event, event),
+        )
+
+
+def parsed(state: bytes) -> Record:
+    """The record that these bytes hold, its payload not yet looked at. Raises EventInvalid."""
+    try:
+        record = orjson.loads(state)
+    except orjson.JSONDecodeError as error:
+        raise EventInvalid(f"the stored bytes are no JSON: {error}") from error
+    if not isinstance(record, dict) or record.keys() != Record.__required_keys__:
+        raise EventInvalid("the stored bytes are no event record")
+    return cast(Record, record)
+
+
+def utc(moment: datetime) -> datetime:
+    """The same moment in UTC. Raises ValueError for one without a time zone."""
+    if moment.tzinfo is None:
+        raise ValueError("recorded_at needs a time zone")
+    return moment.astimezone(UTC)
+
+
+def _dumped(event: Recorded, previous: str) -> bytes:
+    record = {
+        "campaign": event.campaign,
+        "position": event.position,
+        "recorded_at": event.recorded_at.isoformat(timespec="microseconds"),
+        "actor": event.actor,
+        "cause": event.cause,
+        "batch": event.batch,
+        "type": type(event.event).__name__,
+        "version": event.event.version,
+        "previous": previous,
+        "payload": event.event.model_dump(warnings=False),
+    }
+    try:
+        return orjson.dumps(record)
+    except orjson.JSONEncodeError as error:
+        raise EventInvalid(f"{_place(event)} cannot be stored (a lone surrogate is no valid text): {error}") from error
+
+
+def _place(event: Recorded) -> str:
+    return f"{type(event.event).__name__} at {event.campaign} {event.position}"
