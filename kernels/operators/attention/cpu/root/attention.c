@@ -33,11 +33,13 @@ struct tile {
     enum dtype dtype;
 };
 
+// region row
 // The state of one query row between two tiles.
 struct row {
     float max, weight_sum, scale;
     float query[MAX_HEAD_DIM], output[MAX_HEAD_DIM];
 };
+// endregion row
 
 // region elements
 // The address of an element.
@@ -182,17 +184,17 @@ INLINE void accumulate(float *output, const float *weights, struct tile tile, in
 
 // region tile_step
 // One step of the online softmax up to its weights, which replace the scores.
-INLINE void weigh_tile(struct row *row, float *scores, struct tile tile, int64_t count)
+INLINE void weigh_scores(struct row *row, float *scores, int64_t count, int64_t head_dim)
 {
-    score_tile(scores, row, tile, count);
-    rescale(row, tile_max(scores, count, row->max), tile.head_dim);
+    rescale(row, tile_max(scores, count, row->max), head_dim);
     row->weight_sum += weigh(scores, count, row->max);
 }
 
 // One whole step: the first `count` keys of the tile, for one row.
 INLINE void attend_tile(struct row *row, struct tile tile, int64_t count, struct workspace *workspace)
 {
-    weigh_tile(row, workspace->scores, tile, count);
+    score_tile(workspace->scores, row, tile, count);
+    weigh_scores(row, workspace->scores, count, tile.head_dim);
     accumulate(row->output, workspace->scores, tile, count);
 }
 // endregion tile_step

@@ -1,0 +1,245 @@
+"""Mechanisms on the products of one query with the keys of a tile: lanes, their sums, fused arithmetic."""
+
+from kernelbraid.kernels.operators.catalogue import Facts, Mechanism
+from kernelbraid.kernels.operators.operator import Sources
+from kernelbraid.kernels.operators.regions import Refused, edit_region, region, replace_region
+
+ROOT_DOT = """\
+// One running sum, in the order of the head dimension.
+INLINE float dot(const float *query, struct tile tile, int64_t key)
+{
+    float sum = 0.0f;
+    for (int64_t d = 0; d < tile.head_dim; d++)
+        sum = multiply_add(query[d], key_of(tile, key, d), sum);
+    return sum;
+}
+"""
+
+ROOT_KEY_OF = """\
+INLINE float key_of(struct tile tile, int64_t key, int64_t d)
+{
+    return element(tile.keys, key * tile.stride + d, tile.dtype);
+}
+"""
+
+KEYS_OF = """\
+INLINE lanes keys_of(struct tile tile, int64_t key, int64_t d)
+{
+    return load_lanes(tile.keys, key * tile.stride + d, tile.dtype);
+}
+"""
+
+LANE_TYPES = """
+// Neighbouring elements of a row that one instruction takes together.
+enum { LANES = 4 };
+typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
+typedef uint32_t word_lanes __attribute__((vector_size(LANES * sizeof(uint32_t))));
+typedef uint16_t half_lanes __attribute__((vector_size(LANES * sizeof(uint16_t))));
+
+INLINE lanes load_lanes(const void *data, int64_t index, enum dtype dtype)
+{
+    lanes loaded;
+    if (dtype == F32) {
+        memcpy(&loaded, (const float *)data + index, sizeof loaded);
+        return loaded;
+    }
+    half_lanes halves;
+    memcpy(&halves, (const uint16_t *)data + index, sizeof halves);
+    const word_lanes words = __builtin_convertvector(halves, word_lanes) << 16;
+    memcpy(&loaded, &words, sizeof loaded);
+    return loaded;
+}
+
+INLINE lanes all_lanes(float value)
+{
+    return value - (lanes){0};
+}
+
+// multiply_add in every lane.
+INLINE lanes multiply_add_lanes(lanes a, lanes b, lanes c)
+{
+    return a * b + c;
+}
+"""
+
+LANE_DOT = """\
+// LANES running sums, lane l over the elements l, l + LANES, ...; then the lanes are added in order.
+INLINE float sum_of_lanes(lanes values)
+{
+    float sum = values[0];
+    for (int lane = 1; lane < LANES; lane++)
+        sum += values[lane];
+    return sum;
+}
+
+INLINE float dot(const float *query, struct tile tile, int64_t key)
+{
+    lanes sums = {0};
+    for (int64_t d = 0; d < tile.head_dim; d += LANES)
+        sums = multiply_add_lanes(load_lanes(query, d, F32), keys_of(tile, key, d), sums);
+    return sum_of_lanes(sums);
+}
+"""
+
+ROOT_SCORES = """\
+INLINE void score_tile(float *scores, const struct row *row, struct tile tile, int64_t count)
+{
+    for (int64_t key = 0; key < count; key++)
+        scores[key] = dot(row->query, tile, key) * row->scale;
+}
+"""
+
+KEY_GROUP_SCORES = """\
+// Keys whose sums run beside each other and share one load of the query.
+enum { KEY_GROUP = 4 };
+
+INLINE void score_tile(float *scores, const struct row *row, struct tile tile, int64_t count)
+{
+    int64_t key = 0;
+    for (; key + KEY_GROUP <= count; key += KEY_GROUP) {
+        lanes sums[KEY_GROUP] = {{0}};
+        for (int64_t d = 0; d < tile.head_dim; d += LANES) {
+            const lanes query = load_lanes(row->query, d, F32);
+            for (int64_t i = 0; i < KEY_GROUP; i++)
+                sums[i] = multiply_add_lanes(query, keys_of(tile, key + i, d), sums[i]);
+        }
+        for (int64_t i = 0; i < KEY_GROUP; i++)
+            scores[key + i] = sum_of_lanes(sums[i]) * row->scale;
+    }
+    for (; key < count; key++)
+        scores[key] = dot(row->query, tile, key) * row->scale;
+}
+"""
+
+BATCHED_DOT = """\
+// Adds the upper half of each operand's lanes to its lower half, and interleaves the two results.
+INLINE lanes fold(lanes a, lanes b)
+{
+    const lanes lower = {a[0], b[0], a[1], b[1], a[2], b[2], a[3], b[3],
+                         a[4], b[4], a[5], b[5], a[6], b[6], a[7], b[7]};
+    const lanes upper = {a[8],  b[8],  a[9],  b[9],  a[10], b[10], a[11], b[11],
+                         a[12], b[12], a[13], b[13], a[14], b[14], a[15], b[15]};
+    return lower + upper;
+}
+
+// Lane i of the result is the sum of the lanes of sums[i], folded by halves: l with l + 8, + 4, + 2, + 1.
+INLINE lanes sum_each(lanes *sums)
+{
+    for (int width = LANES; width > 1; width /= 2)
+        for (int i = 0; i < width / 2; i++)
+            sums[i] = fold(sums[i], sums[i + width / 2]);
+    return sums[0];
+}
+
+// Lane i is the dot product with key + i, for the first `present` keys, and zero beyond. Each is LANES running
+// sums, lane l over the elements l, l + LANES, ...; the sums of all keys are folded together.
+INLINE lanes dots(const float *query, struct tile tile, int64_t key, int64_t present)
+{
+    lanes sums[LANES] = {{0}};
+    for (int64_t d = 0; d < tile.head_dim; d += LANES) {
+        const lanes part = load_lanes(query, d, F32);
+        for (int64_t i = 0; i < present; i++)
+            sums[i] = multiply_add_lanes(part, keys_of(tile, key + i, d), sums[i]);
+    }
+    return sum_each(sums);
+}
+"""
+
+BATCHED_SCORES = """\
+// Scores come LANES at a time; KV_TILE is a multiple of LANES, so the last group ends inside the tile's scores.
+INLINE void score_tile(float *scores, const struct row *row, struct tile tile, int64_t count)
+{
+    int64_t key = 0;
+    for (; key + LANES <= count; key += LANES) {
+        const lanes whole = dots(row->query, tile, key, LANES) * row->scale;
+        memcpy(scores + key, &whole, sizeof whole);
+    }
+    if (key < count) {
+        const lanes rest = dots(row->query, tile, key, count - key) * row->scale;
+        memcpy(scores + key, &rest, sizeof rest);
+    }
+}
+"""
+
+SCALED = " * row->scale"
+
+
+def _swap(sources: Sources, name: str, old: str, new: str) -> Sources:
+    """The region's text must be `old` and becomes `new`."""
+    if region(sources, name) != old:
+        raise Refused(f"region {name} is not in the form this rewrite knows")
+    return replace_region(sources, name, new)
+
+
+def _scored(sources: Sources, olds: tuple[str, ...], new: str) -> Sources:
+    """Region scores in one of the old forms becomes the new one; where the scale was folded away, it stays so."""
+    present = region(sources, "scores")
+    for old in olds:
+        if present == old:
+            return replace_region(sources, "scores", new)
+        if present == old.replace(SCALED, ""):
+            return replace_region(sources, "scores", new.replace(SCALED, ""))
+    raise Refused("region scores is not in a form this rewrite knows")
+
+
+def lanes_4(sources: Sources) -> Sources:
+    """The dot product in four lanes, and the vector types that later mechanisms use."""
+    edited = edit_region(sources, "tile", ROOT_KEY_OF, KEYS_OF)
+    edited = replace_region(edited, "arithmetic", region(edited, "arithmetic") + LANE_TYPES)
+    return _swap(edited, "dot", ROOT_DOT, LANE_DOT)
+
+
+def lanes_8(sources: Sources) -> Sources:
+    """Eight lanes instead of four."""
+    return edit_region(sources, "arithmetic", "enum { LANES = 4 };", "enum { LANES = 8 };")
+
+
+def lanes_16(sources: Sources) -> Sources:
+    """Sixteen lanes instead of eight."""
+    return edit_region(sources, "arithmetic", "enum { LANES = 8 };", "enum { LANES = 16 };")
+
+
+def batched_lane_sum(sources: Sources) -> Sources:
+    """Sixteen keys at a time, whose lanes are summed by one tree of folds."""
+    edited = _swap(sources, "dot", LANE_DOT, BATCHED_DOT)
+    return _scored(edited, (ROOT_SCORES, KEY_GROUP_SCORES), BATCHED_SCORES)
+
+
+def key_group(sources: Sources) -> Sources:
+    """Four keys at a time, each with its own sums."""
+    return _scored(sources, (ROOT_SCORES,), KEY_GROUP_SCORES)
+
+
+def fused_multiply_add(sources: Sources) -> Sources:
+    """One rounding for product and sum, in scalar and lane arithmetic alike."""
+    edited = edit_region(
+        sources, "arithmetic", "// The product is rounded, then the sum: contraction is off.", "// Rounded once."
+    )
+    edited = edit_region(
+        edited,
+        "arithmetic",
+        "float multiply_add(float a, float b, float c)\n{\n    return a * b + c;",
+        "float multiply_add(float a, float b, float c)\n{\n    return __builtin_fmaf(a, b, c);",
+    )
+    return edit_region(
+        edited,
+        "arithmetic",
+        "    return a * b + c;",
+        "    lanes sum;\n    for (int lane = 0; lane < LANES; lane++)\n"
+        "        sum[lane] = multiply_add(a[lane], b[lane], c[lane]);\n    return sum;",
+    )
+
+
+def scale_query(sources: Sources) -> Sources:
+    """The scale multiplies the query once instead of every score."""
+    scores = region(sources, "scores")
+    if SCALED not in scores:
+        raise Refused("region scores does not apply the scale")
+    edited = replace_region(sources, "scores", scores.replace(SCALED, ""))
+    edited = edit_region(
+        edited, "start", "    row->scale = 1.0f / sqrtf", "    const float scale = 1.0f / sqrtf"
+    )
+    edited = edit_region(
+        edited, "start", "element(s.queries, index + d, s.dtype);", "element(s.queries, index + d, s.dtype) * scale;"
+    )
+    return edit_region(edited, "row", "float max, weight_sum, scale;", "float max, weight_sum;")

@@ -1,0 +1,305 @@
+"""Mechanisms on the order of the work: tiles and what is kept of them, rows and heads that share them, entries."""
+
+import re
+
+from kernelbraid.kernels.operators.operator import Sources
+from kernelbraid.kernels.operators.regions import Refused, edit_region, region, replace_region
+
+ROOT_FULL = """\
+// One query head over the whole sequence: row i attends to keys 0 .. i.
+INLINE void full_head(struct sequence s, int64_t tokens, int64_t head, struct workspace *workspace)
+{
+    const int64_t kv_head = head / (s.query_heads / s.kv_heads);
+    struct row row;
+    for (int64_t token = 0; token < tokens; token++) {
+        const int64_t index = (token * s.query_heads + head) * s.head_dim;
+        start_row(&row, s, index);
+        for (int64_t start = 0; start <= token; start += KV_TILE) {
+            const int64_t count = smaller(KV_TILE, token + 1 - start);
+            attend_tile(&row, open_tile(s, kv_head, start, count, workspace), count, workspace);
+        }
+        finish_row(&row, s, index);
+    }
+}
+"""
+
+ATTEND_ROWS = """\
+// One tile for some consecutive rows, of which the first sees `seen` keys, each next one a key more, and those
+// with none (seen <= 0) nothing.
+INLINE void attend_rows(struct row *rows, int64_t count, int64_t seen, struct tile tile, struct workspace *workspace)
+{
+    for (int64_t i = seen > 0 ? 0 : 1 - seen; i < count; i++)
+        attend_tile(&rows[i], tile, smaller(KV_TILE, seen + i), workspace);
+}
+"""
+
+QUERY_TILE_FULL = (
+    """\
+// Neighbouring rows of one head that share every tile they open.
+enum { QUERY_TILE = 32 };
+
+"""
+    + ATTEND_ROWS
+    + """
+// One query head over the whole sequence: row i attends to keys 0 .. i.
+INLINE void full_head(struct sequence s, int64_t tokens, int64_t head, struct workspace *workspace)
+{
+    const int64_t kv_head = head / (s.query_heads / s.kv_heads);
+    struct row rows[QUERY_TILE];
+    for (int64_t first = 0; first < tokens; first += QUERY_TILE) {
+        const int64_t count = smaller(QUERY_TILE, tokens - first);
+        for (int64_t i = 0; i < count; i++)
+            start_row(&rows[i], s, ((first + i) * s.query_heads + head) * s.head_dim);
+        for (int64_t start = 0; start < first + count; start += KV_TILE) {
+            const struct tile tile =
+                open_tile(s, kv_head, start, smaller(KV_TILE, first + count - start), workspace);
+            attend_rows(rows, count, first + 1 - start, tile, workspace);
+        }
+        for (int64_t i = 0; i < count; i++)
+            finish_row(&rows[i], s, ((first + i) * s.query_heads + head) * s.head_dim);
+    }
+}
+"""
+)
+
+ROW_GROUP = """\
+// Rows whose outputs stay in registers together, so that one load of a value serves them all.
+enum { ROW_GROUP = 4, GROUP_WIDE = 32, GROUP_NARROW = 16 };
+
+// Adds weight times value to `width` output elements of each row of a group from d on, key after key.
+INLINE void accumulate_group_part(struct row *rows, float (*weights)[KV_TILE], struct tile tile, int64_t count,
+                                  int64_t d, int64_t width)
+{
+    lanes sums[ROW_GROUP][GROUP_WIDE / LANES];
+    for (int64_t row = 0; row < ROW_GROUP; row++)
+        for (int64_t i = 0; i < width / LANES; i++)
+            sums[row][i] = load_lanes(rows[row].output, d + i * LANES, F32);
+    for (int64_t key = 0; key < count; key++)
+        for (int64_t i = 0; i < width / LANES; i++) {
+            const lanes values = values_of(tile, key, d + i * LANES);
+            for (int64_t row = 0; row < ROW_GROUP; row++)
+                sums[row][i] = multiply_add_lanes(all_lanes(weights[row][key]), values, sums[row][i]);
+        }
+    for (int64_t row = 0; row < ROW_GROUP; row++)
+        for (int64_t i = 0; i < width / LANES; i++)
+            memcpy(rows[row].output + d + i * LANES, &sums[row][i], sizeof sums[row][i]);
+}
+
+// One tile for a group of rows, of which the first sees `seen` keys and each next one a key more: the keys that
+// all of them see together, then for each row those that it sees besides.
+INLINE void attend_group(struct row *rows, int64_t seen, struct tile tile)
+{
+    float weights[ROW_GROUP][KV_TILE];
+    for (int64_t row = 0; row < ROW_GROUP; row++) {
+        const int64_t count = smaller(KV_TILE, seen + row);
+        score_tile(weights[row], &rows[row], tile, count);
+        weigh_scores(&rows[row], weights[row], count, tile.head_dim);
+    }
+    const int64_t shared = smaller(KV_TILE, seen);
+    int64_t d = 0;
+    for (; d + GROUP_WIDE <= tile.head_dim; d += GROUP_WIDE)
+        accumulate_group_part(rows, weights, tile, shared, d, GROUP_WIDE);
+    for (; d < tile.head_dim; d += GROUP_NARROW)
+        accumulate_group_part(rows, weights, tile, shared, d, GROUP_NARROW);
+    struct tile rest = tile;
+    rest.values = at(tile.values, shared * tile.stride, tile.dtype);
+    for (int64_t row = 1; row < ROW_GROUP; row++)
+        accumulate(rows[row].output, weights[row] + shared, rest, smaller(KV_TILE, seen + row) - shared);
+}
+
+// One tile for some consecutive rows, of which the first sees `seen` keys, each next one a key more, and those
+// with none (seen <= 0) nothing.
+INLINE void attend_rows(struct row *rows, int64_t count, int64_t seen, struct tile tile, struct workspace *workspace)
+{
+    int64_t i = seen > 0 ? 0 : 1 - seen;
+    for (; i + ROW_GROUP <= count; i += ROW_GROUP)
+        attend_group(&rows[i], seen + i, tile);
+    for (; i < count; i++)
+        attend_tile(&rows[i], tile, smaller(KV_TILE, seen + i), workspace);
+}
+"""
+
+ROOT_DECODE = """\
+// One token of every query head against the sequence's first `length` keys, its own included.
+INLINE void decode_token(struct sequence s, int64_t length, struct workspace *workspace)
+{
+    struct row row;
+    for (int64_t head = 0; head < s.query_heads; head++) {
+        const int64_t kv_head = head / (s.query_heads / s.kv_heads);
+        start_row(&row, s, head * s.head_dim);
+        for (int64_t start = 0; start < length; start += KV_TILE) {
+            const int64_t count = smaller(KV_TILE, length - start);
+            attend_tile(&row, open_tile(s, kv_head, start, count, workspace), count, workspace);
+        }
+        finish_row(&row, s, head * s.head_dim);
+    }
+}
+"""
+
+TOGETHER_DECODE = """\
+// Query heads of one KV head that share every tile they open.
+enum { HEADS_TOGETHER = 8 };
+
+INLINE void attend_heads(struct row *rows, int64_t heads, struct tile tile, int64_t count, struct workspace *workspace)
+{
+    for (int64_t i = 0; i < heads; i++)
+        attend_tile(&rows[i], tile, count, workspace);
+}
+
+// Some query heads of one KV head, from `first` on, against the sequence's first `length` keys.
+INLINE void decode_heads(struct sequence s, int64_t length, int64_t kv_head, int64_t first, int64_t heads,
+                         struct workspace *workspace)
+{
+    struct row rows[HEADS_TOGETHER];
+    for (int64_t i = 0; i < heads; i++)
+        start_row(&rows[i], s, (first + i) * s.head_dim);
+    for (int64_t start = 0; start < length; start += KV_TILE) {
+        const int64_t count = smaller(KV_TILE, length - start);
+        attend_heads(rows, heads, open_tile(s, kv_head, start, count, workspace), count, workspace);
+    }
+    for (int64_t i = 0; i < heads; i++)
+        finish_row(&rows[i], s, (first + i) * s.head_dim);
+}
+
+// One token of every query head against the sequence's first `length` keys, its own included.
+INLINE void decode_token(struct sequence s, int64_t length, struct workspace *workspace)
+{
+    const int64_t group = s.query_heads / s.kv_heads;
+    for (int64_t kv_head = 0; kv_head < s.kv_heads; kv_head++)
+        for (int64_t i = 0; i < group; i += HEADS_TOGETHER)
+            decode_heads(s, length, kv_head, kv_head * group + i, smaller(HEADS_TOGETHER, group - i), workspace);
+}
+"""
+
+VIEWED_TILE = """\
+    return (struct tile){
+        .keys = at(s.keys, first, s.dtype),
+        .values = at(s.values, first, s.dtype),
+        .stride = s.kv_heads * s.head_dim,
+        .head_dim = s.head_dim,
+        .dtype = s.dtype,
+    };
+"""
+
+UNPACKED_TILE = """\
+    const int64_t stride = s.kv_heads * s.head_dim;
+    if (s.dtype == F32)
+        return (struct tile){at(s.keys, first, F32), at(s.values, first, F32), stride, s.head_dim, F32};
+    for (int64_t key = 0; key < count; key++)
+        for (int64_t d = 0; d < s.head_dim; d++) {
+            workspace->keys[key * s.head_dim + d] = element(s.keys, first + key * stride + d, s.dtype);
+            workspace->values[key * s.head_dim + d] = element(s.values, first + key * stride + d, s.dtype);
+        }
+    return (struct tile){workspace->keys, workspace->values, s.head_dim, s.head_dim, F32};
+"""
+
+FIRST_ELEMENT = """\
+    const int64_t first = (start * s.kv_heads + kv_head) * s.head_dim;
+"""
+
+PREFETCH = """\
+    const int64_t next = first + KV_TILE * s.kv_heads * s.head_dim;
+    for (int64_t key = 0; key < count; key++) {
+        __builtin_prefetch(at(s.keys, next + key * s.kv_heads * s.head_dim, s.dtype));
+        __builtin_prefetch(at(s.values, next + key * s.kv_heads * s.head_dim, s.dtype));
+    }
+"""
+
+ATTEND_ROWS_CALL = """\
+            attend_rows(rows, count, first + 1 - start, tile, workspace);
+"""
+
+WHOLE_ROWS_CALL = """\
+            if (start + KV_TILE <= first + 1)
+                attend_rows(rows, count, KV_TILE, tile, workspace);
+            else
+                attend_rows(rows, count, first + 1 - start, tile, workspace);
+"""
+
+ATTEND_HEADS_CALL = """\
+        attend_heads(rows, heads, open_tile(s, kv_head, start, count, workspace), count, workspace);
+"""
+
+WHOLE_HEADS_CALL = """\
+        const struct tile tile = open_tile(s, kv_head, start, count, workspace);
+        if (count == KV_TILE)
+            attend_heads(rows, heads, tile, KV_TILE, workspace);
+        else
+            attend_heads(rows, heads, tile, count, workspace);
+"""
+
+
+def kv_tile_128(sources: Sources) -> Sources:
+    """Twice the keys in a step of the online softmax."""
+    return edit_region(sources, "kv_tile", "KV_TILE = 64", "KV_TILE = 128")
+
+
+def unpacked_tile(sources: Sources) -> Sources:
+    """bfloat16 keys and values widened once for all that use the tile."""
+    edited = edit_region(
+        sources,
+        "tile",
+        "    float scores[KV_TILE];\n",
+        "    float scores[KV_TILE];\n    float keys[KV_TILE * MAX_HEAD_DIM], values[KV_TILE * MAX_HEAD_DIM];\n",
+    )
+    edited = edit_region(
+        edited,
+        "tile",
+        ": nothing is copied to the workspace.",
+        "; bfloat16 is widened into the\n// workspace, once for all that use the tile.",
+    )
+    return edit_region(edited, "tile", VIEWED_TILE, UNPACKED_TILE)
+
+
+def prefetched_tile(sources: Sources) -> Sources:
+    """The next tile's rows asked for while this one is worked on."""
+    return edit_region(sources, "tile", FIRST_ELEMENT, FIRST_ELEMENT + PREFETCH)
+
+
+def query_tile(sources: Sources) -> Sources:
+    """Thirty-two rows share each tile they open."""
+    if region(sources, "full") != ROOT_FULL:
+        raise Refused("region full is not in the form this rewrite knows")
+    return replace_region(sources, "full", QUERY_TILE_FULL)
+
+
+def row_group(sources: Sources) -> Sources:
+    """Four rows of the value product at a time."""
+    return edit_region(sources, "full", ATTEND_ROWS, ROW_GROUP)
+
+
+def whole_tiles_full(sources: Sources) -> Sources:
+    """Tiles left of the diagonal go without the causal limit, their key count a constant."""
+    return edit_region(sources, "full", ATTEND_ROWS_CALL, WHOLE_ROWS_CALL)
+
+
+def heads_together(sources: Sources) -> Sources:
+    """The query heads of one KV head share each tile they open."""
+    if region(sources, "decode") != ROOT_DECODE:
+        raise Refused("region decode is not in the form this rewrite knows")
+    return replace_region(sources, "decode", TOGETHER_DECODE)
+
+
+def whole_tiles_decode(sources: Sources) -> Sources:
+    """Whole tiles have a constant key count; only the last one may not."""
+    return edit_region(sources, "decode", ATTEND_HEADS_CALL, WHOLE_HEADS_CALL)
+
+
+def head_dim_64_full(sources: Sources) -> Sources:
+    """A build of the full path for heads of 64 beside the general one."""
+    return _specialised(sources, "full_entries", "full")
+
+
+def head_dim_64_decode(sources: Sources) -> Sources:
+    """A build of the decode path for heads of 64 beside the general one."""
+    return _specialised(sources, "decode_entries", "decode")
+
+
+def _specialised(sources: Sources, name: str, function: str) -> Sources:
+    general = re.compile(rf"^    ({function}\(\(struct sequence\)\{{.*), dims\[4\], (.*;)\n", re.MULTILINE)
+    text, count = general.subn(
+        r"    if (dims[4] == 64)\n        \1, 64, \2\n    else\n        \1, dims[4], \2\n", region(sources, name)
+    )
+    if count != 2:
+        raise Refused(f"region {name}: expected two general entries, found {count}")
+    return replace_region(sources, name, text)
