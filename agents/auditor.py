@@ -1,0 +1,290 @@
+"""The auditor: runs the harness, and is the only translator between its findings and events.
+
+The harness hands over blocks; which confirmation they are (k), at which alpha, and so whether the implementation
+won, is settled here at append, from the state of that moment.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from kernelbraid.agents.strategy import Desk
+from kernelbraid.events import decider
+from kernelbraid.events.audit import AuditCompleted, TimingCompleted
+from kernelbraid.events.blobs import digest_of
+from kernelbraid.events.event import Decision
+from kernelbraid.events.state import State
+from kernelbraid.events.values import (
+    ROOT,
+    Baseline,
+    Check,
+    Contract,
+    Correctness,
+    Environment,
+    Infrastructure,
+    Latency,
+    LimitCheck,
+    Measurement,
+    Performance,
+    Resource,
+)
+from kernelbraid.kernels.audit import outcome as found
+from kernelbraid.kernels.audit import statistics
+from kernelbraid.kernels.audit.outcome import AuditOutcome, Blocks, Candidate, Qualification, TimingOutcome
+
+
+class Harness(Protocol):
+    """What the auditor needs of a harness; kernels/audit has the real one and a simulated one."""
+
+    def qualify(self, root: Candidate, baselines: Sequence[Candidate]) -> Qualification:
+        """Audit the root and time it beside its baselines."""
+
+    def audit(self, candidate: Candidate, root: Candidate, incumbent: Callable[[], Candidate]) -> AuditOutcome:
+        """Build, check and time a candidate; the incumbent is asked for once the clock is free."""
+
+    def time(self, candidate: Candidate, root: Candidate, incumbent: Callable[[], Candidate]) -> TimingOutcome:
+        """Time a verified candidate again."""
+
+
+# --- what to audit -------------------------------------------------------------------------------------------------
+
+
+def candidate(state: State, implementation: str, desk: Desk) -> Candidate:
+    """An implementation as the harness takes it."""
+    return Candidate(implementation, desk.sources(state.implementations[implementation]))
+
+
+def baselines(desk: Desk) -> tuple[Candidate, ...]:
+    """The builds that are shown beside the root."""
+    return tuple(
+        Candidate(item.name, desk.operator.baseline_sources(item, desk.target), item.flags)
+        for item in desk.operator.baselines
+    )
+
+
+# --- findings into events ------------------------------------------------------------------------------------------
+
+
+def record_root(state: State, qualification: Qualification) -> Decision | None:
+    """The root's audit as a decision; None when it is not waiting for one."""
+    if ROOT not in state.stale:
+        return None
+    audit, blobs = _audit_event(state, ROOT, None, qualification.root)
+    shown = tuple(
+        Baseline(name=name, latencies=_latencies(latencies)) for name, latencies in qualification.baselines.items()
+    )
+    digests = tuple(digest_of(item) for item in _block_blobs(qualification.root))
+    events = decider.complete_root_audit(state, audit, shown, digests)
+    return Decision("auditor", state.fact_position, events, blobs)
+
+
+def record_audit(state: State, implementation_id: str, outcome: AuditOutcome) -> Decision | None:
+    """An offspring's audit as a decision; None when it is not waiting for one (any more)."""
+    if not audit_due(state, implementation_id):
+        return None
+    implementation = state.implementations[implementation_id]
+    action = None if implementation_id in state.stale else implementation.action
+    audit, blobs = _audit_event(state, implementation_id, action, outcome)
+    cause = implementation.submitted_at if action is not None else state.fact_position
+    return Decision("auditor", cause, decider.complete_audit(state, audit), blobs)
+
+
+def record_timing(state: State, implementation_id: str, outcome: TimingOutcome) -> Decision | None:
+    """A repeated timing as a decision; None when it is not due (any more)."""
+    if implementation_id not in state.retimings:
+        return None
+    implementation = state.implementations[implementation_id]
+    measured = outcome.verdict is found.Correctness.VERIFIED
+    judged = _judged(state, implementation_id, outcome) if measured else (Performance.UNDECIDED, None)
+    timing = TimingCompleted(
+        implementation=implementation_id,
+        latencies=_latencies(outcome.latencies_s) if measured else (),
+        performance=judged[0],
+        measurement=judged[1],
+        evidence=outcome.evidence,
+        environment=state.environment_digest,
+        elapsed_s=outcome.timing_s,
+    )
+    return Decision("auditor", implementation.audited_at, decider.complete_timing(state, timing), _block_blobs(outcome))
+
+
+def audit_due(state: State, implementation_id: str) -> bool:
+    """Whether it was submitted and not judged, or must be judged again after a fork."""
+    if implementation_id in state.stale:
+        return ROOT not in state.stale and state.status != "stopped"
+    action = state.implementations[implementation_id].action
+    return action is not None and action in state.open_actions
+
+
+def _audit_event(
+    state: State, implementation: str, action: str | None, outcome: AuditOutcome
+) -> tuple[AuditCompleted, tuple[bytes, ...]]:
+    verified = outcome.verdict is found.Correctness.VERIFIED
+    judged = _judged(state, implementation, outcome) if verified and implementation != ROOT else (None, None)
+    log = (outcome.log,) if outcome.log else ()
+    event = AuditCompleted(
+        action=action,
+        implementation=implementation,
+        verdict=_verdict(outcome.verdict),
+        evidence=outcome.evidence,
+        checks=tuple(
+            Check(name=check.name, passed=check.passed, cases=check.cases, evidence=check.evidence)
+            for check in outcome.checks
+        ),
+        latencies=_latencies(outcome.latencies_s) if verified else (),
+        performance=judged[0],
+        measurement=judged[1],
+        resources=tuple(Resource(name=name, value=value) for name, value in sorted(outcome.resources.items())),
+        artifact=outcome.artifact_digest,
+        log=digest_of(outcome.log) if outcome.log else None,
+        environment=state.environment_digest,
+        elapsed_s=outcome.build_s + outcome.check_s + outcome.timing_s,
+    )
+    return event, (*_block_blobs(outcome), *log)
+
+
+def _verdict(verdict: found.Verdict) -> Correctness | Infrastructure:
+    if isinstance(verdict, found.Correctness):
+        return Correctness(verdict.value)
+    return Infrastructure(verdict.value)
+
+
+def _latencies(latencies_s: Mapping[str, float]) -> tuple[Latency, ...]:
+    return tuple(Latency(workload=name, latency_s=value) for name, value in latencies_s.items())
+
+
+def _block_blobs(outcome: AuditOutcome | TimingOutcome) -> tuple[bytes, ...]:
+    return tuple(blocks.to_bytes() for blocks in (outcome.screen, outcome.confirmation) if blocks is not None)
+
+
+# --- who won -------------------------------------------------------------------------------------------------------
+
+
+def _judged(
+    state: State, implementation: str, outcome: AuditOutcome | TimingOutcome
+) -> tuple[Performance, Measurement]:
+    return judge(
+        state.specified().contract,
+        incumbent=outcome.incumbent or ROOT,
+        blocks=_block_blobs(outcome),
+        confirmed=outcome.confirmation is not None,
+        confirmation=state.confirmations + 1,
+        seed=bootstrap_seed(state.specified().policy.seed, implementation),
+    )
+
+
+def bootstrap_seed(seed: int, implementation: str) -> int:
+    """The seed of a decision's bootstrap: from the campaign's seed and the implementation, nothing else."""
+    return int(digest_of(f"{seed}/auditor/{implementation}".encode())[:8], 16)
+
+
+def judge(
+    contract: Contract, *, incumbent: str, blocks: Sequence[bytes], confirmed: bool, confirmation: int, seed: int
+) -> tuple[Performance, Measurement]:
+    """What stored blocks say about a candidate: the same answer for whoever reads them, on any machine.
+
+    `blocks` are the screen's and, if `confirmed`, the confirmation's; without a confirmation nothing is won.
+    """
+    weights = {workload.name: workload.weight for workload in contract.workloads}
+    last = Blocks.from_bytes(blocks[-1])
+    digests = tuple(digest_of(item) for item in blocks)
+    if not confirmed:
+        return Performance.NO_GAIN, _screened(last, weights, incumbent, digests)
+    limits = {workload.name: workload.limit_ratio for workload in contract.workloads}
+    alpha = decider.confirmation_alpha(confirmation)
+    decision = statistics.decide(last, weights, limits, alpha, seed)
+    measurement = Measurement(
+        incumbent=incumbent,
+        ratio=decision.ratio,
+        upper_bound_ratio=max(decision.upper_bound_ratio, decision.bootstrap_upper_ratio),
+        delta_ratio=decision.delta_ratio,
+        standard_error_ratio=decision.standard_error_ratio,
+        alpha=alpha,
+        confirmation=confirmation,
+        speedup_ratio=decision.speedup_ratio,
+        objective_s=decision.objective_s[found.CANDIDATE],
+        limits=_limit_checks(decision.limits),
+        blocks=digests,
+    )
+    return Performance(decision.performance.value), measurement
+
+
+def _screened(blocks: Blocks, weights: Mapping[str, float], incumbent: str, digests: tuple[str, ...]) -> Measurement:
+    screened = statistics.screened(blocks, weights)
+    return Measurement(
+        incumbent=incumbent,
+        ratio=screened.ratio,
+        upper_bound_ratio=screened.upper_bound_ratio,
+        delta_ratio=statistics.LEAST_DELTA_RATIO,
+        standard_error_ratio=screened.standard_error_ratio,
+        objective_s=statistics.objective_s(blocks, weights, found.CANDIDATE),
+        blocks=digests,
+    )
+
+
+def _limit_checks(bounds: Iterable[statistics.LimitBound]) -> tuple[LimitCheck, ...]:
+    return tuple(
+        LimitCheck(
+            workload=bound.workload,
+            ratio=bound.ratio,
+            upper_bound_ratio=bound.upper_bound_ratio,
+            limit_ratio=bound.limit_ratio,
+        )
+        for bound in bounds
+    )
+
+
+# --- events back into findings (for replay) ------------------------------------------------------------------------
+
+
+def outcome_of(event: AuditCompleted, read_blob: Callable[[str], bytes]) -> AuditOutcome:
+    """The finding that led to this event, from the log alone."""
+    screen, confirmation = _stored_blocks(event.measurement, read_blob)
+    return AuditOutcome(
+        verdict=_found_verdict(event.verdict),
+        evidence=event.evidence,
+        checks=tuple(found.CheckResult(item.name, item.passed, item.cases, item.evidence) for item in event.checks),
+        screen=screen,
+        confirmation=confirmation,
+        incumbent=event.measurement.incumbent if event.measurement else None,
+        latencies_s={item.workload: item.latency_s for item in event.latencies},
+        resources={item.name: item.value for item in event.resources},
+        artifact_digest=event.artifact,
+        log=read_blob(event.log) if event.log else b"",
+        timing_s=event.elapsed_s,
+    )
+
+
+def timing_of(event: TimingCompleted, read_blob: Callable[[str], bytes]) -> TimingOutcome:
+    """The repeated timing that led to this event, from the log alone."""
+    screen, confirmation = _stored_blocks(event.measurement, read_blob)
+    return TimingOutcome(
+        verdict=found.Correctness.VERIFIED if event.measurement else found.Correctness.CRASHED,
+        evidence=event.evidence,
+        screen=screen,
+        confirmation=confirmation,
+        incumbent=event.measurement.incumbent if event.measurement else None,
+        latencies_s={item.workload: item.latency_s for item in event.latencies},
+        timing_s=event.elapsed_s,
+    )
+
+
+def _found_verdict(verdict: Correctness | Infrastructure) -> found.Verdict:
+    if isinstance(verdict, Correctness):
+        return found.Correctness(verdict.value)
+    return found.Infrastructure(verdict.value)
+
+
+def _stored_blocks(
+    measurement: Measurement | None, read_blob: Callable[[str], bytes]
+) -> tuple[Blocks | None, Blocks | None]:
+    if measurement is None:
+        return None, None
+    blocks = [Blocks.from_bytes(read_blob(digest)) for digest in measurement.blocks]
+    if measurement.confirmation is None:
+        return (blocks[0] if blocks else None), None
+    return (blocks[0] if len(blocks) > 1 else None), blocks[-1]
+
+
+def environment_of(harness_environment: object) -> Environment:
+    """The harness's description of this machine as the log keeps it."""
+    return Environment.model_validate(harness_environment, from_attributes=True)

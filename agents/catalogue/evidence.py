@@ -1,0 +1,105 @@
+"""What the log says about a mechanism on a parent: shares, predictions, falsifications."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from kernelbraid.events.state import Action, Implementation, State
+from kernelbraid.events.values import Latency, Performance, Specification
+from kernelbraid.kernels.operators.catalogue import Facts, Mechanism, Scope
+
+
+def facts(state: State, implementation: Implementation) -> Facts:
+    """What is known of a verified parent, as a mechanism wants to be told."""
+    specification = state.specified()
+    assert state.environment is not None
+    return Facts(
+        applied=frozenset(implementation.mechanisms),
+        share_ratio=shares(specification, implementation.latencies),
+        resources={resource.name: resource.value for resource in implementation.resources},
+        simd_bits=state.environment.simd_bits,
+        l1_bytes=state.environment.l1_bytes,
+    )
+
+
+def shares(specification: Specification, latencies: Iterable[Latency]) -> Mapping[str, float]:
+    """Part of the weighted latency by path and by dtype; "joint" is all of it."""
+    by_name = {latency.workload: latency.latency_s for latency in latencies}
+    weighted = [(item, item.weight * by_name[item.name]) for item in specification.contract.workloads]
+    total = sum(time_s for _, time_s in weighted)
+    found: dict[str, float] = {"full": 0.0, "decode": 0.0, "joint": 1.0}
+    for workload, time_s in weighted:
+        for key in (workload.path, workload.dtype):
+            found[key] = found.get(key, 0.0) + time_s / total
+    return found
+
+
+def path_seconds(specification: Specification, latencies: Iterable[Latency], scope: Scope) -> float:
+    """The weighted latency of the workloads in a scope."""
+    by_name = {latency.workload: latency.latency_s for latency in latencies}
+    return sum(
+        item.weight * by_name[item.name] for item in specification.contract.workloads if scope in ("joint", item.path)
+    )
+
+
+def objective(state: State, implementation: Implementation) -> float:
+    """The weighted latency of a verified implementation, as last measured, in seconds."""
+    return path_seconds(state.specified(), implementation.latencies, "joint")
+
+
+def predicted_s(state: State, parent: Implementation, scope: Scope, gain_ratio: float) -> float:
+    """The objective to expect when the paths in `scope` become `gain_ratio` times faster than the parent's."""
+    share = shares(state.specified(), parent.latencies)[scope]
+    return objective(state, parent) * (1 - share * (1 - 1 / gain_ratio))
+
+
+def alive(state: State, mechanism: str) -> bool:
+    """Whether a branch that tried it is still in the frontier, or on its way there, apart from the best's own line."""
+    for action in tries(state, mechanism):
+        if action.id in state.open_actions:
+            return True
+        if action.implementation in state.frontier and action.implementation != state.best:
+            return True
+    return False
+
+
+def tries(state: State, mechanism: str) -> Iterator[Action]:
+    """The actions that tried this mechanism by itself, oldest first."""
+    return (state.actions[action] for action in state.attempts.get((mechanism,), ()))
+
+
+def falsified_on(state: State, mechanism: str) -> list[Implementation]:
+    """The parents on which the mechanism was tried and brought nothing."""
+    return [
+        state.implementations[action.parents[0]]
+        for action in tries(state, mechanism)
+        if action.id not in state.open_actions and not _brought_something(state, action)
+    ]
+
+
+def _brought_something(state: State, action: Action) -> bool:
+    if action.implementation is None:
+        return state.opportunities[action.opportunity].status == "pending"
+    tried = state.implementations[action.implementation]
+    return tried.promoted or tried.standing in ("frontier", "dropped") or tried.performance is Performance.PROMOTABLE
+
+
+def newly_opened(mechanism: Mechanism, parent: Implementation, falsified: Iterable[Implementation]) -> str | None:
+    """The named precondition that this parent meets and no falsified one did, if there is one."""
+    before = {name for item in falsified for name in item.mechanisms}
+    return next((name for name in mechanism.opened_by if name in parent.mechanisms and name not in before), None)
+
+
+def opens(catalogue: Iterable[Mechanism], applied: Iterable[str], name: str) -> Iterator[Mechanism]:
+    """The mechanisms that fit once `name` is applied, and did not before."""
+    before = tuple(applied)
+    return (item for item in catalogue if item.fits((*before, name)) and not item.fits(before))
+
+
+def extra_mechanisms(implementation: Implementation, base: Implementation) -> tuple[str, ...]:
+    """The implementation's mechanisms that the base lacks, in the order applied."""
+    return tuple(name for name in implementation.mechanisms if name not in base.mechanisms)
+
+
+def common_ancestor(state: State, left: str, right: str) -> str:
+    """The nearest ancestor that two implementations share."""
+    of_right = set(state.ancestors(right))
+    return next(item for item in state.ancestors(left) if item in of_right)

@@ -1,0 +1,259 @@
+"""Planning without a model: by expected gain, by what a step opens, and by what was already falsified.
+
+Every mechanism of the operator's catalogue is weighed on the current best. Its expected gain counts by the share of
+the weighted latency that it can reach; a step that loses alone is worth what it opens. A falsification holds for
+the parents it was found on; a named precondition that none of them met opens the mechanism once more.
+"""
+
+import math
+from collections.abc import Iterator
+
+from kernelbraid.agents.catalogue import evidence
+from kernelbraid.agents.strategy import Desk, Events
+from kernelbraid.events import decider
+from kernelbraid.events.search import ActionProposed, OpportunityRaised
+from kernelbraid.events.state import Implementation, Opportunity, State, opportunity_id
+from kernelbraid.kernels.operators.catalogue import Mechanism
+
+
+class CataloguePlanner:
+    """The planner of a catalogue campaign."""
+
+    name = "catalogue"
+
+    def survey(self, state: State, desk: Desk) -> Events:
+        """Withdraw what lost its ground, or else raise what has evidence now."""
+        withdrawn = [
+            event
+            for opportunity in state.pending
+            if (reason := withdrawal(state, state.opportunities[opportunity], desk))
+            for event in decider.withdraw_opportunity(state, opportunity, reason)
+        ]
+        if withdrawn:
+            return tuple(withdrawn)
+        ideas = [*_single(state, desk), *_merges(state, desk)]
+        first = len(state.opportunities) + 1
+        numbered = [
+            idea.model_copy(update={"opportunity": opportunity_id(first + place)}) for place, idea in enumerate(ideas)
+        ]
+        return decider.raise_opportunities(state, numbered)
+
+    def choose(self, state: State, desk: Desk) -> Events:
+        """The pending opportunity that promises most, on the parent where it promises that."""
+        ranked = [(value(state, state.opportunities[name], desk), name) for name in state.pending]
+        if not ranked:
+            return ()
+        best_value = max(worth for worth, _ in ranked)
+        chosen = next(name for worth, name in ranked if worth == best_value)
+        return decider.propose_action(state, _action(state, state.opportunities[chosen], desk))
+
+
+# --- what to raise and withdraw ------------------------------------------------------------------------------------
+
+
+def withdrawal(state: State, opportunity: Opportunity, desk: Desk) -> str | None:
+    """Why a pending opportunity is no longer worth an audit, if it is not."""
+    best = _best(state)
+    if set(opportunity.mechanisms) <= set(best.mechanisms):
+        return f"{best.id} contains it"
+    if len(opportunity.parents) > 1:
+        return None if opportunity.parents[0] == best.id else f"the best is {best.id} now"
+    parent = _parent(state, opportunity, desk)
+    if parent is None:
+        return f"its preconditions hold neither in {best.id} nor in {', '.join(opportunity.parents)}"
+    if parent.id != best.id and _promise(state, opportunity, parent, desk) <= 0:
+        return f"{best.id} is faster than what it could reach on {parent.id}"
+    return None
+
+
+def _single(state: State, desk: Desk) -> Iterator[OpportunityRaised]:
+    best = _best(state)
+    known = evidence.facts(state, best)
+    waiting = {state.opportunities[item].mechanisms for item in state.pending}
+    for mechanism in desk.catalogue:
+        if (mechanism.name,) in waiting or not mechanism.fits(best.mechanisms) or evidence.alive(state, mechanism.name):
+            continue
+        ground = mechanism.evidence(known)
+        reopened = _reopened(state, mechanism, best)
+        if ground is not None and reopened is not None:
+            yield _raised(state, mechanism, best, ground + reopened)
+
+
+def _reopened(state: State, mechanism: Mechanism, best: Implementation) -> str | None:
+    """Words to add to the evidence, empty for a first try; None when a falsification stands."""
+    falsified = evidence.falsified_on(state, mechanism.name)
+    if not falsified:
+        return ""
+    opened = evidence.newly_opened(mechanism, best, falsified)
+    names = ", ".join(item.id for item in falsified)
+    return None if opened is None else f"; it brought nothing on {names}, and {opened} opens it once more"
+
+
+def _raised(state: State, mechanism: Mechanism, parent: Implementation, ground: str) -> OpportunityRaised:
+    return OpportunityRaised(
+        opportunity="",
+        mechanisms=(mechanism.name,),
+        parents=(parent.id,),
+        scope=mechanism.scope,
+        workloads=_reached(state, mechanism.scope),
+        evidence=ground,
+        rationale=mechanism.rationale,
+        expected_gain_ratio=mechanism.expected_gain_ratio,
+    )
+
+
+def follow_up(state: State, mechanism: Mechanism, parent: Implementation, ground: str) -> OpportunityRaised:
+    """An opportunity on a verified implementation that is not the best: the next step of its own branch."""
+    raised = _raised(state, mechanism, parent, ground)
+    return raised.model_copy(update={"opportunity": state.next_opportunity})
+
+
+def _merges(state: State, desk: Desk) -> Iterator[OpportunityRaised]:
+    best = _best(state)
+    waiting = {state.opportunities[item].parents for item in state.pending}
+    for name in state.merge_list:
+        other = state.implementations[name]
+        extra = evidence.extra_mechanisms(other, best)
+        if (best.id, name) not in waiting and extra and composes(desk, best.mechanisms, extra):
+            yield _merge(state, best, other, extra)
+
+
+def composes(desk: Desk, applied: tuple[str, ...], extra: tuple[str, ...]) -> bool:
+    """Whether each extra mechanism fits after those before it."""
+    for name in extra:
+        if not desk.by_name[name].fits(applied):
+            return False
+        applied = (*applied, name)
+    return True
+
+
+def _merge(state: State, best: Implementation, other: Implementation, extra: tuple[str, ...]) -> OpportunityRaised:
+    gain = path_gain_ratio(state, other)
+    return OpportunityRaised(
+        opportunity="",
+        mechanisms=extra,
+        parents=(best.id, other.id),
+        scope="joint",
+        workloads=_reached(state, other.scope),
+        evidence=f"{other.id} made its {other.scope} paths {gain:.2f}x faster than its parent's",
+        rationale=f"{', '.join(extra)} and what {best.id} has do not touch the same path",
+        expected_gain_ratio=max(1.0, evidence.objective(state, best) / _merged_s(state, best, other, gain)),
+    )
+
+
+def path_gain_ratio(state: State, implementation: Implementation) -> float:
+    """How much faster its own paths are than its parent's, by their last measurements."""
+    parent = state.implementations[implementation.parents[0]]
+    specification, scope = state.specified(), implementation.scope
+    before = evidence.path_seconds(specification, parent.latencies, scope)
+    return before / evidence.path_seconds(specification, implementation.latencies, scope)
+
+
+def _merged_s(state: State, best: Implementation, other: Implementation, gain: float) -> float:
+    return evidence.predicted_s(state, best, other.scope, gain)
+
+
+def _reached(state: State, scope: str) -> tuple[str, ...]:
+    workloads = state.specified().contract.workloads
+    return tuple(workload.name for workload in workloads if scope in ("joint", workload.path))
+
+
+# --- what to try next ----------------------------------------------------------------------------------------------
+
+
+def value(state: State, opportunity: Opportunity, desk: Desk) -> float:
+    """Expected gain in the objective against the best, as a logarithm; look-ahead gains count by the audit."""
+    if len(opportunity.parents) > 1:
+        return math.log(opportunity.expected_gain_ratio)
+    parent = _parent(state, opportunity, desk)
+    if parent is None:
+        return -math.inf
+    alone = _promise(state, opportunity, parent, desk)
+    mechanism = desk.by_name[opportunity.mechanisms[0]]
+    opened = [alone + _promise_of(state, item, parent) for item in _worth_opening(state, mechanism, parent, desk)]
+    return max([alone, *(both / 2 for both in opened)])
+
+
+def _worth_opening(state: State, mechanism: Mechanism, parent: Implementation, desk: Desk) -> Iterator[Mechanism]:
+    for item in evidence.opens(desk.catalogue, parent.mechanisms, mechanism.name):
+        if not evidence.falsified_on(state, item.name):
+            yield item
+
+
+def _promise(state: State, opportunity: Opportunity, parent: Implementation, desk: Desk) -> float:
+    reached = evidence.predicted_s(state, parent, opportunity.scope, opportunity.expected_gain_ratio)
+    return math.log(evidence.objective(state, _best(state)) / reached)
+
+
+def _promise_of(state: State, mechanism: Mechanism, parent: Implementation) -> float:
+    share = evidence.shares(state.specified(), parent.latencies)[mechanism.scope]
+    return -math.log(1 - share * (1 - 1 / mechanism.expected_gain_ratio))
+
+
+def _parent(state: State, opportunity: Opportunity, desk: Desk) -> Implementation | None:
+    """The best where the mechanism fits it, else the first of its own parents that it fits."""
+    mechanism = desk.by_name[opportunity.mechanisms[0]]
+    candidates = [_best(state), *(state.implementations[name] for name in opportunity.parents)]
+    fitting = (item for item in candidates if item.verified and mechanism.fits(item.mechanisms))
+    return next(fitting, None)
+
+
+def _sibling_parent(state: State, mechanism: Mechanism) -> Implementation | None:
+    """Where a change of one path stands beside the best's last change, which was to the other path only.
+
+    Its effect is then measured against the same parent, and the two are merged and audited as a whole.
+    """
+    best = _best(state)
+    if state.merge_list or len(best.parents) != 1 or {best.scope, mechanism.scope} != {"full", "decode"}:
+        return None
+    parent = state.implementations[best.parents[0]]
+    return parent if parent.verified and mechanism.fits(parent.mechanisms) else None
+
+
+def _action(state: State, opportunity: Opportunity, desk: Desk) -> ActionProposed:
+    return (
+        _merge_action(state, opportunity) if len(opportunity.parents) > 1 else _single_action(state, opportunity, desk)
+    )
+
+
+def _merge_action(state: State, opportunity: Opportunity) -> ActionProposed:
+    left, right = opportunity.parents
+    return ActionProposed(
+        action=state.next_action,
+        opportunity=opportunity.id,
+        parents=opportunity.parents,
+        ancestor=evidence.common_ancestor(state, left, right),
+        scope=opportunity.scope,
+        rationale=f"{left} and {right} improved different paths; {', '.join(opportunity.mechanisms)} is applied again",
+        numerical_risks="each change was verified by itself; together they are audited as a new implementation",
+        falsification=f"no gain over {left}: the paths are coupled after all",
+        strategy="catalogue: merge",
+    )
+
+
+def _single_action(state: State, opportunity: Opportunity, desk: Desk) -> ActionProposed:
+    mechanism = desk.by_name[opportunity.mechanisms[0]]
+    sibling = _sibling_parent(state, mechanism)
+    parent = sibling or _parent(state, opportunity, desk)
+    assert parent is not None
+    return ActionProposed(
+        action=state.next_action,
+        opportunity=opportunity.id,
+        parents=(parent.id,),
+        scope=mechanism.scope,
+        rationale=mechanism.rationale
+        if sibling is None
+        else f"{mechanism.rationale}; beside {state.best}, to be merged",
+        numerical_risks=mechanism.numerical_risks,
+        falsification=mechanism.falsification,
+        strategy="catalogue: sibling" if sibling else _manner(state, parent),
+    )
+
+
+def _manner(state: State, parent: Implementation) -> str:
+    return "catalogue: on the best" if parent.id == state.best else "catalogue: follow-up"
+
+
+def _best(state: State) -> Implementation:
+    assert state.best is not None
+    return state.implementations[state.best]

@@ -1,0 +1,90 @@
+"""Fork a campaign by reference: one event row, and one for every action that was open."""
+
+from collections.abc import Mapping
+
+from kernelbraid.agents.auditor import environment_of
+from kernelbraid.agents.search import (
+    EnvironmentSource,
+    Strategies,
+    catalogue_strategies,
+    code_digests,
+    make_desk,
+    specification,
+)
+from kernelbraid.events import decider
+from kernelbraid.events.errors import KernelbraidError
+from kernelbraid.events.event import Decision
+from kernelbraid.events.state import State, fold
+from kernelbraid.events.store import Store
+from kernelbraid.events.values import Policy, Specification
+
+
+def fork(
+    parent: str,
+    *,
+    store: Store,
+    at: int | None = None,
+    name: str | None = None,
+    changes: Mapping[str, object] | None = None,
+    harness: EnvironmentSource | None = None,
+    strategies: Strategies | None = None,
+    reaudit: bool = False,
+) -> str:
+    """Begin a child after the parent's position `at` (its end by default); returns the child's name.
+
+    `changes` are policy keys, such as {"kappa": 50, "audits": 20}. Given a harness, the child holds for its machine
+    and for the contract declared today; where that differs from the parent's, root, best and frontier are audited
+    again before any action. Nothing of the parent is changed.
+
+    Raises CampaignMissing, PositionMissing, RuleBroken (kappa spent), KernelbraidError (unknown key).
+    """
+    state = fold(store.read(parent, upto=at))
+    return fork_state(
+        state, store=store, name=name, changes=changes, harness=harness, strategies=strategies, reaudit=reaudit
+    )
+
+
+def fork_state(
+    state: State,
+    *,
+    store: Store,
+    name: str | None = None,
+    changes: Mapping[str, object] | None = None,
+    harness: EnvironmentSource | None = None,
+    strategies: Strategies | None = None,
+    reaudit: bool = False,
+) -> str:
+    """`fork` for a caller that has folded the parent up to the position already."""
+    contract = state.specified().contract
+    policy = changed_policy(state.specified().policy, changes or {})
+    desk = make_desk(store, contract.operator, contract.target, strategies or catalogue_strategies())
+    after, environment = Specification(contract=contract, policy=policy), state.environment
+    if harness is not None:
+        environment = environment_of(harness.environment())
+        after = specification(contract.operator, desk, environment, policy)
+    assert environment is not None
+    parent_hash = store.hash_at(state.campaign, state.position)
+    events = decider.fork(state, parent_hash, after, environment, code_digests(desk), reaudit=reaudit)
+    child = name or _free_name(store, state.campaign)
+    store.fork(state.campaign, state.position, child, Decision("driver", state.fact_position, events))
+    return child
+
+
+def changed_policy(policy: Policy, changes: Mapping[str, object]) -> Policy:
+    """The policy with some keys set anew. Raises KernelbraidError for a key that is none, or a value that is off."""
+    unknown = sorted(set(changes) - set(Policy.model_fields))
+    if unknown:
+        known = ", ".join(Policy.model_fields)
+        raise KernelbraidError(f"{', '.join(unknown)} is no policy key; these are: {known}")
+    try:
+        return Policy.model_validate({**policy.model_dump(), **changes})
+    except ValueError as error:
+        raise KernelbraidError(f"a policy key has no such value: {error}") from error
+
+
+def _free_name(store: Store, parent: str) -> str:
+    taken = {row.name for row in store.campaigns()}
+    number = 1
+    while f"{parent}.{number}" in taken:
+        number += 1
+    return f"{parent}.{number}"

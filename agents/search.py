@@ -1,0 +1,259 @@
+"""Start a search, or go on with one: where store, operator, strategies and harness are wired together."""
+
+import hashlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+from kernelbraid.agents.auditor import Harness, environment_of
+from kernelbraid.agents.campaign import Campaign, Watch
+from kernelbraid.agents.catalogue.brancher import CatalogueBrancher
+from kernelbraid.agents.catalogue.editor import CatalogueEditor
+from kernelbraid.agents.catalogue.planner import CataloguePlanner
+from kernelbraid.agents.driver import PauseRequested, drive, never, take_up
+from kernelbraid.agents.editor import declared_regions, source_blobs, source_files
+from kernelbraid.agents.graph import Crew
+from kernelbraid.agents.strategy import BrancherStrategy, Desk, EditorStrategy, PlannerStrategy
+from kernelbraid.events import decider
+from kernelbraid.events.blobs import digest_of
+from kernelbraid.events.campaign import CampaignOpened
+from kernelbraid.events.errors import CampaignExists, CampaignMissing, KernelbraidError
+from kernelbraid.events.event import Decision
+from kernelbraid.events.state import State, fold
+from kernelbraid.events.store import Store, driver_lease
+from kernelbraid.events.values import Contract, Digests, Environment, Policy, Specification, StopReason, Workload
+from kernelbraid.kernels.audit import harness as native
+from kernelbraid.kernels.operators.catalogue import catalogue_digest, load_catalogue
+from kernelbraid.kernels.operators.operator import Operator, load_operator
+from kernelbraid.projections.summary import CampaignSummary, summary
+
+TARGETS = ("cpu",)
+HarnessFactory = Callable[[Operator, str], AbstractContextManager[Harness]]
+
+
+class EnvironmentSource(Protocol):
+    """A harness that can say on which machine it measures."""
+
+    def environment(self) -> object:
+        """The machine, as `Environment` fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strategies:
+    """The judgement of each agent; by default the catalogue's."""
+
+    planner: PlannerStrategy
+    editor: EditorStrategy
+    brancher: BrancherStrategy
+
+
+def catalogue_strategies() -> Strategies:
+    """Planner, editor and brancher that need no model."""
+    return Strategies(CataloguePlanner(), CatalogueEditor(), CatalogueBrancher())
+
+
+def native_harness(operator: Operator, target: str) -> AbstractContextManager[Harness]:
+    """The harness of this machine."""
+    return cast(AbstractContextManager[Harness], native.Harness(operator, target))
+
+
+def run(
+    operator: str,
+    *,
+    store: Store,
+    target: str = "cpu",
+    policy: Policy | None = None,
+    name: str | None = None,
+    strategies: Strategies | None = None,
+    harness: HarnessFactory = native_harness,
+    watch: Watch | None = None,
+    pause_requested: PauseRequested = never,
+    **limits: int | float | None,
+) -> CampaignSummary:
+    """Open a campaign and drive it until it stops or is paused.
+
+    `operator` is a packaged operator's name or a folder with an operator.toml. `limits` set single policy keys, such
+    as audits=40, kappa=30, parallel=2, seed=0 or wall_s=60.
+
+    Raises OperatorError, MissingToolchain, StoreError, DriverPresent, NoProgress.
+    """
+    chosen = Policy.model_validate({**(policy or Policy()).model_dump(), **limits})
+    strategies = strategies or catalogue_strategies()
+    declared = load_operator(operator)
+    require_target(declared, target)
+    with harness(declared, target) as running:
+        desk = make_desk(store, operator, target, strategies)
+        environment = _environment(running)
+        campaign = open_campaign(store, operator, desk, environment, chosen, name)
+        return _drive(store, campaign, desk, running, watch, pause_requested, None)
+
+
+def resume(
+    campaign: str,
+    *,
+    store: Store,
+    strategies: Strategies | None = None,
+    harness: HarnessFactory = native_harness,
+    watch: Watch | None = None,
+    pause_requested: PauseRequested = never,
+    reason: str = "resumed",
+) -> CampaignSummary:
+    """Drive a paused, interrupted or freshly forked campaign on, on the machine it was measured on.
+
+    Raises CampaignMissing, RuleBroken (stopped, or another environment), DriverPresent.
+    """
+    contract = fold(store.read(campaign)).specified().contract
+    desk = make_desk(store, contract.operator, contract.target, strategies or catalogue_strategies())
+    with harness(desk.operator, contract.target) as running:
+        return _drive(store, campaign, desk, running, watch, pause_requested, reason)
+
+
+def _drive(
+    store: Store,
+    name: str,
+    desk: Desk,
+    running: Harness,
+    watch: Watch | None,
+    pause_requested: PauseRequested,
+    resumed: str | None,
+) -> CampaignSummary:
+    with driver_lease(store, name):
+        campaign = Campaign(store, name, watch)
+        crew = Crew(campaign, desk, running)
+        if resumed is not None:
+            take_up(crew, _environment(running), resumed)
+        drive(crew, pause_requested)
+        return campaign.read(lambda state: summary(state, driven=True))
+
+
+def require_target(operator: Operator, target: str) -> None:
+    """Refuse a target that cannot be searched here."""
+    if target not in TARGETS or target not in operator.targets():
+        raise KernelbraidError(
+            f"{operator.name} has no {target} implementation to search; it has: {operator.targets()}"
+        )
+
+
+def make_desk(store: Store, operator: str, target: str, strategies: Strategies) -> Desk:
+    """What the agents look at besides the state."""
+    declared = load_operator(operator)
+    return Desk(
+        operator=declared,
+        target=target,
+        catalogue=load_catalogue(declared, target),
+        read_blob=store.blob,
+        planner=strategies.planner,
+        editor=strategies.editor,
+        brancher=strategies.brancher,
+    )
+
+
+# --- opening -------------------------------------------------------------------------------------------------------
+
+
+def open_campaign(
+    store: Store, operator: str, desk: Desk, environment: Environment, policy: Policy, name: str | None = None
+) -> str:
+    """Append CampaignOpened under `name`, or under the operator's next free one; returns the name."""
+    sources = desk.operator.root_sources(desk.target)
+    opened = CampaignOpened(
+        specification=specification(operator, desk, environment, policy),
+        environment=environment,
+        digests=code_digests(desk),
+        sources=source_files(sources),
+        regions=declared_regions(desk.operator, sources),
+    )
+    decision = Decision("driver", 0, decider.open_campaign(State(), opened), source_blobs(sources))
+    if name is not None:
+        store.append(name, 0, decision)
+        return name
+    return _append_under_free_name(store, desk.operator.name, decision)
+
+
+def _append_under_free_name(store: Store, operator: str, decision: Decision) -> str:
+    number = 1 + sum(row.name.startswith(f"{operator}-") for row in store.campaigns())
+    while True:
+        name = f"{operator}-{number}"
+        try:
+            store.append(name, 0, decision)
+        except CampaignExists:
+            number += 1
+        else:
+            return name
+
+
+def specification(operator: str, desk: Desk, environment: Environment, policy: Policy) -> Specification:
+    """The contract that the operator declares today, and the policy asked for."""
+    declared = desk.operator
+    contract = Contract(
+        operator=operator if declared.name == operator else str(Path(operator)),
+        target=desk.target,
+        workloads=tuple(
+            Workload(
+                name=item.name,
+                entry=item.entry,
+                path=declared.entry(item.entry).path,
+                dtype=declared.entry(item.entry).dtype,
+                dims=dict(item.dims),
+                weight=item.weight,
+                limit_ratio=item.limit_ratio,
+            )
+            for item in declared.workloads
+        ),
+        numerical_contract=dict(declared.contract),
+        declaration_digest=digest_of(declared.declaration.encode()),
+        harness_digest=environment.harness_digest,
+        toolchain_digest=environment.toolchain_digest,
+    )
+    return Specification(contract=contract, policy=policy)
+
+
+def code_digests(desk: Desk) -> Digests:
+    """Digests of the code that decides today."""
+    return Digests(
+        catalogue=catalogue_digest(desk.operator, desk.target),
+        templates=digest_of(b""),
+        agents=_agents_digest(),
+    )
+
+
+def _agents_digest() -> str:
+    folder = Path(__file__).parent
+    files = sorted(folder.rglob("*.py"))
+    body = b"\0".join(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() for path in files)
+    return hashlib.sha256(body).hexdigest()
+
+
+def _environment(running: Harness) -> Environment:
+    return environment_of(cast(EnvironmentSource, running).environment())
+
+
+# --- from elsewhere ------------------------------------------------------------------------------------------------
+
+
+def append_by_user(store: Store, name: str, decide: Callable[[State], Decision | None]) -> None:
+    """Let somebody who does not drive the campaign append to it, beside its driver."""
+    if not any(row.name == name for row in store.campaigns()):
+        raise CampaignMissing(f"there is no campaign {name}: `kernelbraid list` shows what there is")
+    Campaign(store, name).commit(decide)
+
+
+def note(store: Store, name: str, text: str) -> None:
+    """Write a note into a campaign."""
+    append_by_user(store, name, lambda state: Decision("user", state.fact_position, decider.note(state, text)))
+
+
+def pause(store: Store, name: str, reason: str = "asked for by the user") -> None:
+    """Ask for a pause: running audits finish, nothing new starts. Raises RuleBroken."""
+    append_by_user(store, name, lambda state: Decision("user", state.fact_position, decider.pause(state, reason)))
+
+
+def stop(store: Store, name: str, detail: str = "") -> None:
+    """End a campaign for good. Raises RuleBroken."""
+    append_by_user(
+        store,
+        name,
+        lambda state: Decision("user", state.fact_position, decider.stop(state, StopReason.USER, detail)),
+    )
