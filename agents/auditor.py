@@ -5,12 +5,14 @@ won, is settled here at append, from the state of that moment.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from kernelbraid.agents.strategy import Desk
 from kernelbraid.events import decider
 from kernelbraid.events.audit import AuditCompleted, TimingCompleted
 from kernelbraid.events.blobs import digest_of
+from kernelbraid.events.campaign import RootQualified
 from kernelbraid.events.event import Decision
 from kernelbraid.events.state import State
 from kernelbraid.events.values import (
@@ -252,6 +254,14 @@ def outcome_of(event: AuditCompleted, read_blob: Callable[[str], bytes]) -> Audi
         log=read_blob(event.log) if event.log else b"",
         timing_s=event.elapsed_s,
     )
+
+
+def qualification_of(root: AuditOutcome, qualified: RootQualified, read_blob: Callable[[str], bytes]) -> Qualification:
+    """The root's qualification, from its audit and the event that opened the search."""
+    blocks = [Blocks.from_bytes(read_blob(digest)) for digest in qualified.blocks]
+    shown = {item.name: {each.workload: each.latency_s for each in item.latencies} for item in qualified.baselines}
+    first, last = (blocks[0] if len(blocks) > 1 else None), (blocks[-1] if blocks else None)
+    return Qualification(replace(root, screen=first, confirmation=last), shown)
 
 
 def timing_of(event: TimingCompleted, read_blob: Callable[[str], bytes]) -> TimingOutcome:

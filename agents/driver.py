@@ -54,8 +54,7 @@ def stop(state: State, crew: Crew, elapsed_s: float) -> Decision | None:
     reason = duty.stop_reason(state, crew.desk, elapsed_s)
     if reason is None:
         return None
-    detail = decider.budget_spent(state, elapsed_s) or "" if reason == "budget" else ""
-    return Decision("driver", state.fact_position, decider.stop(state, reason, detail, elapsed_s=elapsed_s))
+    return Decision("driver", state.fact_position, duty.stop_events(state, reason, elapsed_s))
 
 
 def _pause(state: State, reason: str) -> Decision | None:

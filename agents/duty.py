@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kernelbraid.agents import auditor, brancher, editor, planner
 from kernelbraid.agents.strategy import Desk
 from kernelbraid.events import decider
-from kernelbraid.events.event import Actor
+from kernelbraid.events.event import Actor, Event
 from kernelbraid.events.state import State
 from kernelbraid.events.values import StopReason
 
@@ -57,3 +57,9 @@ def stop_reason(state: State, desk: Desk, elapsed_s: float = 0.0) -> StopReason 
     if reason is StopReason.OPPORTUNITIES_EXHAUSTED and planner.plan(state, desk, elapsed_s) is not None:
         return None
     return reason
+
+
+def stop_events(state: State, reason: StopReason, elapsed_s: float) -> tuple[Event, ...]:
+    """The stop that `stop_reason` calls for; a spent budget is named."""
+    detail = decider.budget_spent(state, elapsed_s) if reason is StopReason.BUDGET else None
+    return decider.stop(state, reason, detail or "", elapsed_s=elapsed_s)

@@ -18,10 +18,12 @@ def plan(state: State, desk: Desk, elapsed_s: float = 0.0) -> Decision | None:
 
 
 def may_plan(state: State, elapsed_s: float = 0.0) -> bool:
-    """Whether the rules allow one more action now."""
+    """Whether the rules allow one more action now, and what was measured is decided on first."""
     policy = state.specified().policy
     return (
         state.status == "running"
+        and not state.undecided_branches
+        and not state.retimings
         and state.in_flight < policy.parallel
         and state.kappa < policy.kappa
         and state.consecutive_edit_failures < policy.edits_failing
