@@ -1,5 +1,7 @@
 """Rules of audits: verified, admissible, promoted, timed again, counted."""
 
+from typing import Any
+
 import pytest
 
 from kernelbraid.events import decider
@@ -137,7 +139,7 @@ def test_a_win_over_the_best_is_promoted_with_the_confirmations_own_ratios() -> 
     search().and_then(tried(1)).when(decider.complete_audit, audit).then(audit, promoted("i0001"))
 
 
-REFUSED_WINS = {
+REFUSED_WINS: dict[str, tuple[dict[str, Any], str]] = {
     "no confirmation": ({"confirmation": None}, "needs a confirmation"),
     "alpha too large": ({"alpha": 0.03}, "alpha is at most"),
     "alpha of nothing": ({"alpha": 0.0}, "alpha is at most"),
