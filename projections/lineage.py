@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kernelbraid.events.audit import AuditCompleted, ImplementationPromoted
-from kernelbraid.events.campaign import CampaignOpened
+from kernelbraid.events.campaign import CampaignForked, CampaignOpened
 from kernelbraid.events.event import Event, Recorded
 from kernelbraid.events.lineage import (
     BranchAbandoned,
@@ -63,6 +63,7 @@ class LineageFold:
     """Implementations under audit, by action."""
     decisions: dict[str, BranchDecision] = field(default_factory=dict)
     promotions: list[Promotion] = field(default_factory=list)
+    forks: list[tuple[str, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ class Lineage:
     nodes: tuple[LineageNode, ...]
     lanes: int
     promotions: tuple[Promotion, ...]
+    forks: tuple[tuple[str, int], ...]
+    """Each ancestor campaign and its last position in this log, eldest first."""
 
     @property
     def edges(self) -> tuple[tuple[str, str], ...]:
@@ -118,6 +121,7 @@ def lineage(state: State, folded: LineageFold) -> Lineage:
         nodes=tuple(_node(state, folded, column, implementation) for column, implementation in nodes),
         lanes=len(folded.tips),
         promotions=tuple(folded.promotions),
+        forks=tuple(folded.forks),
     )
 
 
@@ -174,6 +178,11 @@ def _speedup_ratio(state: State, node: Implementation) -> float | None:
 
 def _opened(folded: LineageFold, recorded: Recorded) -> None:
     _enter(folded, ROOT, ())
+
+
+def _forked(folded: LineageFold, recorded: Recorded) -> None:
+    assert isinstance(recorded.event, CampaignForked)
+    folded.forks.append((recorded.event.parent, recorded.event.at))
 
 
 def _proposed(folded: LineageFold, recorded: Recorded) -> None:
@@ -268,6 +277,7 @@ def _abandoned(folded: LineageFold, recorded: Recorded) -> None:
 
 _HANDLERS: dict[type[Event], Handler[LineageFold]] = {
     CampaignOpened: _opened,
+    CampaignForked: _forked,
     ActionProposed: _proposed,
     ImplementationSubmitted: _submitted,
     EditFailed: _edit_failed,
