@@ -32,18 +32,23 @@ class Crew:
     harness: Harness
 
 
+def later(left: int, right: int) -> int:
+    """Of two positions that parallel branches report, the later one."""
+    return max(left, right)
+
+
 class Position(TypedDict):
     """The graph's whole state."""
 
     campaign: str
-    position: Annotated[int, max]
+    position: Annotated[int, later]
 
 
 class Branch(TypedDict):
     """A branch's whole state: `subject` is an action, or an implementation whose action is closed."""
 
     campaign: str
-    position: Annotated[int, max]
+    position: Annotated[int, later]
     subject: str
 
 

@@ -77,7 +77,7 @@ def batches(recorded: Iterable[Recorded]) -> Iterator[Batch]:
     batch: list[Recorded] = []
     for item in recorded:
         batch.append(item)
-        if item.batch[0] + 1 == item.batch[1]:
+        if item.batch[0] == item.batch[1]:
             yield tuple(batch)
             batch = []
 

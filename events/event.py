@@ -27,7 +27,7 @@ class Event(Value):
 class Recorded:
     """An event in its place.
 
-    `cause` is the position that led to it (0: none). `batch` is (index, size) within the append that
+    `cause` is the position that led to it (0: none). `batch` is (index from 1, size) within the append that
     stored it. Positions count from 1 within a campaign.
     """
 
