@@ -38,13 +38,13 @@ INLINE float widen(uint16_t half)
     return value;
 }
 
-/* Round to nearest even; a NaN stays one. */
+/* Round to nearest even; any NaN becomes the one quiet NaN. */
 INLINE uint16_t narrow(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    return (uint16_t)(value != value ? (bits >> 16) | 0x40u : rounded);
+    return (uint16_t)(value != value ? 0x7fc0u : rounded);
 }
 
 INLINE float load(const void *base, int64_t i, element type)
