@@ -52,6 +52,12 @@ class Branch(TypedDict):
     subject: str
 
 
+class Reached(TypedDict):
+    """What a branch hands back to the round."""
+
+    position: Annotated[int, later]
+
+
 def build_round(crew: Crew, parallel: int) -> Round:
     """The graph of one round, ready to run as often as wanted."""
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(Position)
@@ -72,7 +78,7 @@ def build_round(crew: Crew, parallel: int) -> Round:
 
 
 def _branch(crew: Crew) -> Any:
-    graph: StateGraph[Any, Any, Any, Any] = StateGraph(Branch)
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(Branch, output_schema=Reached)
     graph.add_node("editor", _node(crew, lambda branch: _edit(crew, branch["subject"])))
     graph.add_node("auditor", _node(crew, lambda branch: _audit(crew, branch["subject"])))
     graph.add_node("brancher", _node(crew, lambda branch: _decide(crew, branch["subject"])))
