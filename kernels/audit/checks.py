@@ -1,0 +1,223 @@
+"""What a candidate must pass before anybody asks how fast it is.
+
+Two fresh processes of the same artifact run every case on differently poisoned memory. Each case is one full-path
+call and every call that must agree with it: written outputs, whole guards, the same bits twice, the same bits on
+both paths over the whole sequence, and the float64 reference. Seeds are drawn once the artifact is loaded.
+"""
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kernelbraid.kernels.audit.comparison import Bits, Difference, first_difference, inaccuracy
+from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed
+from kernelbraid.kernels.audit.layout import Layout, plan_layout
+from kernelbraid.kernels.audit.memory import Inputs
+from kernelbraid.kernels.audit.outcome import CheckResult, Correctness
+from kernelbraid.kernels.audit.runner import Runner
+from kernelbraid.kernels.operators.cases import Agreement, Call, Reference
+from kernelbraid.kernels.operators.operator import Entry, Operator
+
+HIDDEN_DRAWS = 2
+LATE_WAIT_S = 0.002
+NAMES = {
+    "outputs_written": Correctness.OUTPUT_NOT_WRITTEN,
+    "guards": Correctness.GUARD_OVERWRITTEN,
+    "determinism": Correctness.NONDETERMINISTIC,
+    "agreement": Correctness.DISAGREEMENT,
+    "accuracy": Correctness.INACCURATE,
+}
+"""Check name to the verdict of its failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One full-path call with inputs of one style."""
+
+    full: Entry
+    decode: Entry
+    dims: Mapping[str, int]
+    style: str
+    seed: int
+
+    def __str__(self) -> str:
+        """All that is needed to make the inputs again."""
+        dims = ", ".join(f"{name}={value}" for name, value in self.dims.items())
+        return f"{self.full.symbol}({dims}), style {self.style}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Cases passed by check name, kept while the checks run so that a failure still shows what passed."""
+
+    passed: Counter[str] = field(default_factory=Counter)
+
+    def results(self, failed: AuditFailure | None = None) -> tuple[CheckResult, ...]:
+        """One result per check that ran; the failing one last."""
+        failing = None if failed is None else check_name(failed)
+        good = [CheckResult(name, True, count, "") for name, count in self.passed.items() if name != failing]
+        if failed is None or failing is None:
+            return tuple(good)
+        return (*good, CheckResult(failing, False, self.passed[failing] + 1, failed.evidence))
+
+
+def check_name(failed: AuditFailure) -> str:
+    """The check that a failure belongs to: its own name, or `execution` for what ended the process."""
+    by_verdict = {verdict.value: name for name, verdict in NAMES.items()}
+    return by_verdict.get(failed.verdict.value, "execution")
+
+
+def cases_of(operator: Operator) -> Iterator[Case]:
+    """Every declared case, and hidden shapes drawn now."""
+    rng = np.random.default_rng(secrets.randbits(64))
+    for check in operator.checks:
+        for style in check.styles:
+            yield _case(operator, check.full, check.decode, check.dims, style)
+    for hidden in operator.hidden:
+        for _ in range(HIDDEN_DRAWS):
+            dims = {name: _draw(bound, rng) for name, bound in hidden.dims.items()}
+            yield _case(operator, hidden.full, hidden.decode, dims, "normal")
+
+
+def _case(operator: Operator, full: str, decode: str, dims: Mapping[str, int], style: str) -> Case:
+    return Case(operator.entry(full), operator.entry(decode), dims, style, secrets.randbits(63))
+
+
+def _draw(bound: int | tuple[int, int], rng: np.random.Generator) -> int:
+    return bound if isinstance(bound, int) else int(rng.integers(bound[0], bound[1] + 1))
+
+
+@dataclass(frozen=True)
+class Checker:
+    """Runs cases in two loaded runners that share one input file."""
+
+    operator: Operator
+    reference: Reference
+    first: Runner
+    second: Runner
+    inputs: Inputs
+    message_bytes: int
+    tally: Tally
+
+    def run(self, cases: Sequence[Case]) -> None:
+        """All cases. Raises CandidateFailed with the first failure's evidence."""
+        late = secrets.randbelow(len(cases)) if cases else -1
+        for index, case in enumerate(cases):
+            self._run_case(case, index == late)
+
+    def _run_case(self, case: Case, look_again: bool) -> None:
+        values = self.reference.make_inputs(case.full, case.dims, np.random.default_rng(case.seed), case.style)
+        full = Call(case.full, case.dims, values)
+        layout = plan_layout(0, [(case.full, case.dims)])
+        found = self._outputs(self.first, layout, [full], str(case), look_again)[0]
+        again = self._outputs(self.second, layout, [full], str(case), False)[0]
+        self._same_twice(layout, found, again, str(case))
+        self._agree(full, case, found)
+        self._accurate(full, found, str(case))
+
+    def _outputs(
+        self, runner: Runner, layout: Layout, calls: Sequence[Call], where: str, look_again: bool
+    ) -> list[Mapping[str, Bits]]:
+        """Run one message and copy its outputs out of the frozen runner."""
+        runner.prepare(layout)
+        for places, call in zip(layout.calls, calls, strict=True):
+            for place in places.inputs:
+                self.inputs.fill(place, np.asarray(call.inputs[place.tensor.name]))
+        runner.outputs.poison(layout)
+        runner.go(layout, freeze=True)
+        found = [{p.tensor.name: runner.outputs.read(p) for p in places.outputs} for places in layout.calls]
+        self._guards_whole(runner, layout, where)
+        runner.thaw()
+        if look_again:
+            self._no_late_writes(runner, layout, found, where)
+        return found
+
+    def _guards_whole(self, runner: Runner, layout: Layout, where: str) -> None:
+        if broken := runner.outputs.first_broken_canary(layout):
+            at, byte, expected = broken
+            places = ((place.offset, place.tensor.name) for call in layout.calls for place in call.outputs)
+            near = min(places, key=lambda place: abs(place[0] - at))
+            evidence = f"{where}: canary byte {at - near[0]:+d} from {near[1]} is {byte:#04x}, not {expected:#04x}"
+            raise CandidateFailed(Correctness.GUARD_OVERWRITTEN, evidence)
+        self.tally.passed["guards"] += 1
+
+    def _no_late_writes(self, runner: Runner, layout: Layout, found: Sequence[Mapping[str, Bits]], where: str) -> None:
+        time.sleep(LATE_WAIT_S)
+        for places, outputs in zip(layout.calls, found, strict=True):
+            for place in places.outputs:
+                if late := first_difference(runner.outputs.read(place), outputs[place.tensor.name]):
+                    evidence = f"{where}: {place.tensor.name} changed after the call was done: {late}"
+                    raise CandidateFailed(Correctness.NONDETERMINISTIC, evidence)
+
+    def _same_twice(self, layout: Layout, found: Mapping[str, Bits], again: Mapping[str, Bits], where: str) -> None:
+        for place in layout.calls[0].outputs:
+            name = place.tensor.name
+            difference = first_difference(again[name], found[name])
+            poisons = (self.first.outputs.poison_of(place), self.second.outputs.poison_of(place))
+            untouched = (found[name] == poisons[0]) & (again[name] == poisons[1])
+            if difference and untouched.any():
+                at = [int(i) for i in np.argwhere(untouched)[0]]
+                evidence = f"{where}: {name}{at} and {int(untouched.sum()) - 1} more were never written"
+                raise CandidateFailed(Correctness.OUTPUT_NOT_WRITTEN, evidence)
+            self.tally.passed["outputs_written"] += 1
+            self._expect("determinism", difference, f"{where}: {name} in two processes")
+
+    def _expect(self, check: str, problem: Difference | str | None, where: str) -> None:
+        if problem is not None:
+            raise CandidateFailed(NAMES[check], f"{where}: {problem}")
+        self.tally.passed[check] += 1
+
+    def _agree(self, full: Call, case: Case, outputs: Mapping[str, Bits]) -> None:
+        for batch in _batches(self.reference.agreements(full, case.decode), self.message_bytes):
+            calls = [agreement.call for agreement in batch]
+            layout = plan_layout(1, [(call.entry, call.dims) for call in calls])
+            results = self._outputs(self.first, layout, calls, str(case), False)
+            for number, (agreement, result) in enumerate(zip(batch, results, strict=True)):
+                self._agrees(agreement, result[agreement.output], outputs[agreement.output], layout, number, case)
+
+    def _agrees(self, agreement: Agreement, found: Bits, whole: Bits, layout: Layout, number: int, case: Case) -> None:
+        call, expected = agreement.call, whole[agreement.index]
+        dims = ", ".join(f"{name}={value}" for name, value in call.dims.items())
+        where = f"{case}: {call.entry.symbol}({dims}) against {agreement.output}[{_spoken(agreement.index)}]"
+        if found.shape != expected.shape:
+            raise ValueError(f"{where}: the reference compares {list(found.shape)} with {list(expected.shape)}")
+        difference = first_difference(found, expected)
+        if difference is not None:
+            place = next(p for p in layout.calls[number].outputs if p.tensor.name == agreement.output)
+            if difference.found == int(_bits_at(self.first.outputs.poison_of(place), difference.index)):
+                evidence = f"{where}: element {list(difference.index)} was never written"
+                raise CandidateFailed(Correctness.OUTPUT_NOT_WRITTEN, evidence)
+        self._expect("agreement", difference, where)
+
+    def _accurate(self, call: Call, found: Mapping[str, Bits], where: str) -> None:
+        tolerance = self.operator.tolerances[call.entry.dtype]
+        for name, exact in self.reference.reference(call.entry, call.dims, call.inputs).items():
+            self._expect("accuracy", inaccuracy(found[name], exact, tolerance), f"{where}: {name}")
+
+
+def _bits_at(values: Bits, index: tuple[int, ...]) -> int:
+    return int.from_bytes(values[index].tobytes(), "little")
+
+
+def _batches(agreements: Iterator[Agreement], most_bytes: int, most_calls: int = 512) -> Iterator[list[Agreement]]:
+    """Agreements whose inputs together fit into one message."""
+    batch: list[Agreement] = []
+    size = 0
+    for agreement in agreements:
+        needed = sum(np.asarray(values).nbytes for values in agreement.call.inputs.values())
+        if batch and (size + needed > most_bytes or len(batch) == most_calls):
+            yield batch
+            batch, size = [], 0
+        batch.append(agreement)
+        size += needed
+    if batch:
+        yield batch
+
+
+def _spoken(index: tuple[object, ...]) -> str:
+    parts = (f"{part.start or 0}:{part.stop}" if isinstance(part, slice) else str(part) for part in index)
+    return ", ".join(parts)

@@ -1,0 +1,303 @@
+"""Timing by the auditor's clock: palindromes of arms, fresh processes in every group, one core for all of them.
+
+All arms read the same input file, whose contents change before every message, so that neither an address nor a
+fingerprint of an earlier call says anything about this one. Now and then a timed output is copied out of the frozen
+runner; all such copies are made again in a process that was never timed and must have the same bits.
+"""
+
+import math
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import permutations
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelbraid.kernels.audit.artifact import Artifact
+from kernelbraid.kernels.audit.comparison import Bits, first_difference, inaccuracy
+from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
+from kernelbraid.kernels.audit.layout import Layout, plan_layout
+from kernelbraid.kernels.audit.memory import Inputs
+from kernelbraid.kernels.audit.outcome import CANDIDATE, Blocks, Correctness, Infrastructure
+from kernelbraid.kernels.audit.plan import Plan
+from kernelbraid.kernels.audit.runner import Launcher, Runner
+from kernelbraid.kernels.operators.cases import Arrays, Call, Reference
+from kernelbraid.kernels.operators.operator import Operator, Workload
+
+FLOOR = "empty"
+MESSAGE_NS = 250_000
+"""A message is filled with calls up to about this time, so that its own cost does not drown a fast kernel."""
+MOST_CALLS = 8
+MOST_BYTES_PER_S = 2e12
+"""No core reads and writes its first-level cache faster: what is faster did not touch its data."""
+COPIES_PER_GROUP = 4
+_SPLICE = 1 / 8
+"""Largest part of a tensor that changes before each message."""
+
+
+@contextmanager
+def blaming(arm: str) -> Iterator[None]:
+    """A failure of the candidate is its own; any other arm passed its checks before, so the machine changed."""
+    try:
+        yield
+    except CandidateFailed as error:
+        if arm == CANDIDATE:
+            raise
+        evidence = f"{arm}, which was sound before, is {error.verdict.value} now: {error.evidence}"
+        raise InfrastructureFailed(Infrastructure.DEVICE_FAULT, evidence, error.log) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One timed call as it was: what went in and what came out."""
+
+    workload: Workload
+    inputs: Mapping[str, Bits]
+    outputs: Mapping[str, Bits]
+
+
+@dataclass
+class WorkloadInputs:
+    """One workload's input sets, one per call of a message, and a donor from which parts are spliced in."""
+
+    workload: Workload
+    layout: Layout
+    donor: Arrays
+    spliced: Sequence[str]
+
+    def splice(self, inputs: Inputs, rng: np.random.Generator) -> None:
+        """Change a stretch of every floating input of every call to the donor's values at the same place.
+
+        Donor and sets come from the same operator functions, so any mixture of theirs is an input like them.
+        """
+        draws = rng.random((len(self.layout.calls), len(self.spliced), 2))
+        for places, call_draws in zip(self.layout.calls, draws.tolist(), strict=True):
+            tensors = {place.tensor.name: place for place in places.inputs}
+            for name, (where, how_much) in zip(self.spliced, call_draws, strict=True):
+                flat, donor = inputs.view(tensors[name]).reshape(-1), self.donor[name].reshape(-1)
+                length = 1 + int(how_much * _SPLICE * len(flat))
+                start = int(where * (len(flat) - length + 1))
+                swapped = flat[start : start + length].copy()
+                flat[start : start + length] = donor[start : start + length]
+                donor[start : start + length] = swapped
+
+
+@dataclass
+class Session:
+    """One timing session of several artifacts. `cpu` is where every runner is pinned."""
+
+    operator: Operator
+    reference: Reference
+    launcher: Launcher
+    artifacts: Mapping[str, Artifact]
+    floor: Artifact
+    cpu: int
+    inputs: Inputs
+    copies: list[Copy] = field(default_factory=list)
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(secrets.randbits(128)))
+    _sets: list[WorkloadInputs] = field(default_factory=list)
+
+    def run(self, plan: Plan, calls: Sequence[int] | None = None) -> Blocks:
+        """Time a plan's groups. `calls` are a message's calls by workload, chosen here when None.
+
+        Raises CandidateFailed when any arm fails.
+        """
+        return collect(plan, self.operator, [self._group(plan, calls) for _ in range(plan.groups)], self.calls)
+
+    def more(self, plan: Plan, blocks: Blocks, groups: int) -> Blocks:
+        """The blocks with further groups of the same plan."""
+        added = collect(plan, self.operator, [self._group(plan, self.calls) for _ in range(groups)], self.calls)
+        return joined(blocks, added)
+
+    @property
+    def calls(self) -> tuple[int, ...]:
+        """Calls per message by workload, once chosen."""
+        return tuple(len(workload_inputs.layout.calls) for workload_inputs in self._sets)
+
+    def verify_copies(self, most_references: int) -> int:
+        """Repeat every copied call in a fresh process; compare the first few with float64 as well.
+
+        Raises CandidateFailed when a timed call gave other bits than an untimed one, or was inaccurate.
+        Returns how many were repeated.
+        """
+        with Runner(self.launcher, self.artifacts[CANDIDATE], self.inputs, -1, self.inputs.size_bytes) as runner:
+            runner.load([entry.symbol for entry in self.operator.entries])
+            for number, copy in enumerate(self.copies):
+                self._repeat(runner, copy, number < most_references)
+        return len(self.copies)
+
+    def _repeat(self, runner: Runner, copy: Copy, with_reference: bool) -> None:
+        entry = self.operator.entry(copy.workload.entry)
+        layout = plan_layout(0, [(entry, copy.workload.dims)])
+        runner.prepare(layout)
+        for place in layout.calls[0].inputs:
+            self.inputs.fill(place, copy.inputs[place.tensor.name])
+        runner.outputs.poison(layout)
+        runner.go(layout, freeze=True)
+        where = f"workload {copy.workload.name}, timed and untimed"
+        for place in layout.calls[0].outputs:
+            difference = first_difference(copy.outputs[place.tensor.name], runner.outputs.read(place))
+            if difference:
+                raise CandidateFailed(Correctness.NONDETERMINISTIC, f"{where}: {place.tensor.name}: {difference}")
+        runner.thaw()
+        if with_reference:
+            self._accurate(Call(entry, copy.workload.dims, copy.inputs), copy)
+
+    def _accurate(self, call: Call, copy: Copy) -> None:
+        tolerance = self.operator.tolerances[call.entry.dtype]
+        for name, exact in self.reference.reference(call.entry, call.dims, call.inputs).items():
+            if problem := inaccuracy(copy.outputs[name], exact, tolerance):
+                raise CandidateFailed(Correctness.INACCURATE, f"workload {copy.workload.name}: {name}: {problem}")
+
+    def _group(self, plan: Plan, calls: Sequence[int] | None) -> "GroupSamples":
+        """One set of fresh processes: load all, draw inputs, time every block."""
+        with ExitStack() as stack:
+            runners = {arm: self._start(stack, arm, self.artifacts[arm]) for arm in plan.arms}
+            floor = self._start(stack, FLOOR, self.floor)
+            if not self._sets:
+                self._sets = self._draw_inputs(calls or self._choose_calls(runners[plan.paired[0]]))
+            for runner in (*runners.values(), floor):
+                for workload_inputs in self._sets:
+                    runner.prepare(workload_inputs.layout)
+            return self._time_group(plan, runners, floor)
+
+    def _start(self, stack: ExitStack, arm: str, artifact: Artifact) -> Runner:
+        with blaming(arm):
+            runner = Runner(self.launcher, artifact, self.inputs, self.cpu, self.inputs.size_bytes)
+            stack.enter_context(runner)
+            runner.load([entry.symbol for entry in self.operator.entries])
+            return runner
+
+    def _choose_calls(self, runner: Runner) -> list[int]:
+        """How many calls of each workload fill a message, by two calls of the first arm."""
+        chosen = []
+        for workload_inputs in self._draw_inputs([1] * len(self.operator.workloads)):
+            runner.prepare(workload_inputs.layout)
+            fastest_ns = min(runner.go(workload_inputs.layout, freeze=False) for _ in range(2))
+            chosen.append(max(1, min(MOST_CALLS, round(MESSAGE_NS / fastest_ns))))
+        return chosen
+
+    def _draw_inputs(self, calls: Sequence[int]) -> list[WorkloadInputs]:
+        """Fresh inputs for every workload, all in one file, written before anything is timed."""
+        drawn, input_offset, output_offset = [], 0, 0
+        for index, (workload, count) in enumerate(zip(self.operator.workloads, calls, strict=True)):
+            entry = self.operator.entry(workload.entry)
+            layout = plan_layout(index, [(entry, workload.dims)] * count, input_offset, output_offset)
+            input_offset, output_offset = layout.input_end, layout.output_end
+            sets = [
+                dict(self.reference.make_inputs(entry, workload.dims, self.rng, "normal")) for _ in range(count + 1)
+            ]
+            for places, values in zip(layout.calls, sets, strict=False):
+                for place in places.inputs:
+                    self.inputs.fill(place, np.asarray(values[place.tensor.name]))
+            spliced = [tensor.name for tensor in entry.inputs if tensor.dtype != "int32"]
+            donor = {name: np.array(values) for name, values in sets[-1].items()}
+            drawn.append(WorkloadInputs(workload, layout, donor, spliced))
+        return drawn
+
+    def _time_group(self, plan: Plan, runners: Mapping[str, Runner], floor: Runner) -> "GroupSamples":
+        samples = GroupSamples.empty(plan, len(self._sets))
+        copied = set(self.rng.choice(len(self._sets), min(COPIES_PER_GROUP, len(self._sets)), replace=False).tolist())
+        for arm in plan.paired:
+            for index in range(len(self._sets)):
+                self._message(arm, runners[arm], index)
+        for block in range(plan.blocks):
+            for index in range(len(self._sets)):
+                self._time_block(plan, runners, samples, block, index)
+                if block == 0:
+                    samples.floors_ns.append(self._message(FLOOR, floor, index))
+                if block == plan.blocks - 1 and index in copied and CANDIDATE in runners:
+                    self._copy(runners[CANDIDATE], index)
+        return samples
+
+    def _time_block(
+        self, plan: Plan, runners: Mapping[str, Runner], samples: "GroupSamples", block: int, index: int
+    ) -> None:
+        orders = list(permutations(plan.paired))
+        order = int(self.rng.integers(len(orders)))
+        samples.orders[block, index] = order
+        for arm in plan.beside:
+            if block < plan.beside_blocks:
+                samples.by_arm[arm][block, index, 0] = self._message(arm, runners[arm], index)
+        for half, arms in enumerate((orders[order], orders[order][::-1])):
+            for arm in arms:
+                samples.by_arm[arm][block, index, half] = self._message(arm, runners[arm], index)
+
+    def _message(self, arm: str, runner: Runner, index: int, freeze: bool = False) -> int:
+        workload_inputs = self._sets[index]
+        workload_inputs.splice(self.inputs, self.rng)
+        with blaming(arm):
+            return runner.go(workload_inputs.layout, freeze)
+
+    def _copy(self, runner: Runner, index: int) -> None:
+        """One more message of the same kind whose last call is copied: the runner cannot know which one that is."""
+        self._message(CANDIDATE, runner, index, freeze=True)
+        workload_inputs = self._sets[index]
+        places = workload_inputs.layout.calls[int(self.rng.integers(len(workload_inputs.layout.calls)))]
+        self.copies.append(
+            Copy(
+                workload_inputs.workload,
+                {place.tensor.name: self.inputs.view(place).copy() for place in places.inputs},
+                {place.tensor.name: runner.outputs.read(place) for place in places.outputs},
+            )
+        )
+        runner.thaw()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSamples:
+    """One group's samples in nanoseconds: [blocks, workloads, samples] by arm."""
+
+    by_arm: Mapping[str, NDArray[np.uint32]]
+    orders: NDArray[np.uint32]
+    floors_ns: list[int]
+
+    @classmethod
+    def empty(cls, plan: Plan, workloads: int) -> "GroupSamples":
+        """Arrays for one group."""
+        arms = {arm: np.zeros((plan.blocks_of(arm), workloads, plan.samples_of(arm)), np.uint32) for arm in plan.arms}
+        return cls(arms, np.zeros((plan.blocks, workloads), np.uint32), [])
+
+
+def collect(plan: Plan, operator: Operator, groups: Sequence[GroupSamples], calls: tuple[int, ...]) -> Blocks:
+    """The groups as one record."""
+    return Blocks(
+        workloads=tuple(workload.name for workload in operator.workloads),
+        calls=calls,
+        paired=plan.paired,
+        samples_ns=MappingProxyType({arm: np.stack([group.by_arm[arm] for group in groups]) for arm in plan.arms}),
+        floor_ns=np.array([round(float(np.median(group.floors_ns))) for group in groups], np.uint32),
+        orders=np.stack([group.orders for group in groups]),
+    )
+
+
+def joined(first: Blocks, second: Blocks) -> Blocks:
+    """Two records of the same session as one."""
+    return Blocks(
+        workloads=first.workloads,
+        calls=first.calls,
+        paired=first.paired,
+        samples_ns=MappingProxyType(
+            {arm: np.concatenate([first.samples_ns[arm], second.samples_ns[arm]]) for arm in first.arms}
+        ),
+        floor_ns=np.concatenate([first.floor_ns, second.floor_ns]),
+        orders=np.concatenate([first.orders, second.orders]),
+    )
+
+
+def impossible(operator: Operator, latencies_s: Mapping[str, float]) -> str | None:
+    """Evidence when a workload was faster than its tensors can be moved through any core's first-level cache."""
+    for workload in operator.workloads:
+        entry = operator.entry(workload.entry)
+        moved = sum(
+            math.prod(tensor.resolve(workload.dims)) * (2 if tensor.dtype == "bfloat16" else 4)
+            for tensor in (*entry.inputs, *entry.outputs)
+        )
+        least_s = moved / MOST_BYTES_PER_S
+        if latencies_s[workload.name] < least_s:
+            taken_s = latencies_s[workload.name]
+            return f"{workload.name} took {taken_s:.3g} s, moving its {moved} bytes takes at least {least_s:.3g} s"
+    return None

@@ -1,0 +1,85 @@
+"""Comparing outputs: bit for bit, and against float64. Pure; every answer is None or evidence a person can follow."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelbraid.kernels.operators.cases import from_bfloat16
+from kernelbraid.kernels.operators.operator import Tolerance
+
+Bits = NDArray[np.generic]
+_UNSIGNED = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first differing element and how many there are."""
+
+    index: tuple[int, ...]
+    found: int
+    expected: int
+    count: int
+    size: int
+    digits: int
+
+    def __str__(self) -> str:
+        """Index and both bit patterns."""
+        at = ", ".join(map(str, self.index))
+        bits = f"{self.found:#0{self.digits}x} instead of {self.expected:#0{self.digits}x}"
+        return f"element [{at}] is {bits}; {self.count} of {self.size} differ"
+
+
+def bits(values: Bits) -> Bits:
+    """The unsigned integers that hold the values' bits."""
+    return np.ascontiguousarray(values).view(_UNSIGNED[values.dtype.itemsize])
+
+
+def first_difference(found: Bits, expected: Bits) -> Difference | None:
+    """The first element whose bits differ; None when all are equal. No NaN is a wildcard.
+
+    Raises ValueError when the shapes differ.
+    """
+    if found.shape != expected.shape:
+        raise ValueError(f"shapes {list(found.shape)} and {list(expected.shape)} cannot be compared")
+    differing = bits(found) != bits(expected)
+    count = int(np.count_nonzero(differing))
+    if not count:
+        return None
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(differing)), found.shape))
+    digits = 2 + 2 * found.dtype.itemsize
+    return Difference(index, int(bits(found)[index]), int(bits(expected)[index]), count, found.size, digits)
+
+
+def widened(values: Bits) -> NDArray[np.float64]:
+    """float64 of float32 values, of bfloat16 ones held as uint16, or of integers."""
+    exact = from_bfloat16(np.asarray(values, np.uint16)) if values.dtype == np.uint16 else values
+    return exact.astype(np.float64)
+
+
+def inaccuracy(found: Bits, reference: NDArray[np.float64], tolerance: Tolerance) -> str | None:
+    """Evidence when an error passes the tolerance, or any value is not finite where the reference is.
+
+    An element's error counts relative to the largest magnitude in its row (last axis) of the reference; the root
+    mean square relative to the reference's own. Where the reference is zero throughout, only zero is accurate.
+    """
+    values, rows = widened(found), np.atleast_1d(reference)
+    values = values.reshape(rows.shape)
+    if not np.isfinite(values).all():
+        index = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+        return f"element {list(index)} is {values[index]}, the float64 reference {rows[index]:.9g}"
+    error = np.abs(values - rows)
+    ratios = _ratio(error, np.abs(rows).max(axis=-1, keepdims=True))
+    worst = tuple(int(i) for i in np.unravel_index(int(np.argmax(ratios)), ratios.shape))
+    rms = float(_ratio(np.sqrt(np.mean(error**2)), np.sqrt(np.mean(rows**2))))
+    if ratios[worst] <= tolerance.max_ratio and rms <= tolerance.rms_ratio:
+        return None
+    worst_text = f"element {list(worst)} is {values[worst]:.9g}, the float64 reference {rows[worst]:.9g}"
+    allowed = f"allowed {tolerance.max_ratio:.3g} and {tolerance.rms_ratio:.3g}"
+    return f"{worst_text}: error {ratios[worst]:.3g} of its row's largest, root mean square {rms:.3g} ({allowed})"
+
+
+def _ratio(error: NDArray[np.float64], scale: NDArray[np.float64]) -> NDArray[np.float64]:
+    """error / scale; zero over zero is 0, anything else over zero infinite."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where(error == 0, 0.0, error / scale))

@@ -1,0 +1,414 @@
+"""The audit of one operator on one target: build, check, time; each candidate in processes of its own.
+
+The harness never loads a candidate. It owns the seeds, the reference, the clock and the lock, and returns what
+happened as an outcome; only a machine without a usable compiler raises, at construction.
+"""
+
+import os
+import platform
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Self
+
+from kernelbraid.kernels.audit import environment as machine
+from kernelbraid.kernels.audit import lock, plan, statistics
+from kernelbraid.kernels.audit.artifact import Artifact
+from kernelbraid.kernels.audit.build import Builder
+from kernelbraid.kernels.audit.checks import Checker, Tally, cases_of
+from kernelbraid.kernels.audit.clock import Session, impossible
+from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed, InfrastructureFailed
+from kernelbraid.kernels.audit.limits import Limits
+from kernelbraid.kernels.audit.memory import Inputs
+from kernelbraid.kernels.audit.native import Stopwatch, native_programs
+from kernelbraid.kernels.audit.outcome import (
+    CANDIDATE,
+    INCUMBENT,
+    ROOT,
+    AuditOutcome,
+    Blocks,
+    Candidate,
+    Correctness,
+    Infrastructure,
+    Qualification,
+    TimingOutcome,
+    capped_log,
+)
+from kernelbraid.kernels.audit.runner import Launcher, Runner
+from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind, candidates
+from kernelbraid.kernels.audit.scratch import scratch_folder
+from kernelbraid.kernels.operators.cases import load_reference
+from kernelbraid.kernels.operators.operator import Operator
+from kernelbraid.kernels.toolchains.cc import find_compiler
+from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
+
+MOST_REFERENCES = 12
+"""Timed calls per session that are compared with float64 too."""
+GROUPS_ADDED = 2
+_RUNNER_FAULTS = (Correctness.CRASHED, Correctness.HUNG, Correctness.EXITED_EARLY, Correctness.OUT_OF_MEMORY)
+
+
+class Harness:
+    """Audits for one operator. Several threads may audit different candidates; timing is one at a time.
+
+    `sandbox` None takes the best box that works here; `environment().sandbox` says which, `none` included. A box
+    that is asked for and does not work makes every audit `sandbox_refused`. Raises MissingToolchain.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        target: str = "cpu",
+        sandbox: Sandbox | None = None,
+        timing_lock: Path | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        if target != "cpu":
+            raise ValueError(f"this harness audits target cpu, not {target}")
+        self.operator = operator
+        self._reference = load_reference(operator)
+        self._limits = limits or Limits()
+        self._timing_lock = timing_lock or lock.machine_lock_path()
+        self._compiler = find_compiler()
+        self._compiler_stamp = _stamp(Path(self._compiler.prefix[0]))
+        self._native = native_programs(self._compiler)
+        self._stopwatch = Stopwatch(self._native.stopwatch)
+        self._scratch = scratch_folder()
+        self._weights = {workload.name: workload.weight for workload in operator.workloads}
+        self._symbols = [entry.symbol for entry in operator.entries]
+        self._artifacts: dict[str, Artifact] = {}
+        self._building = threading.Lock()
+        self._timing_cpu, self._other_cpus = _divide(sorted(os.sched_getaffinity(0)))
+        self._sandbox, self._floor, self._refusal = self._settle(sandbox)
+
+    def environment(self) -> machine.Environment:
+        """Machine, compiler and sandbox."""
+        return machine.Environment(
+            machine=platform.machine(),
+            cpu_model=machine.cpu_model(),
+            simd_bits=machine.simd_bits(),
+            l1_bytes=machine.l1_bytes(),
+            compiler=self._compiler.name,
+            compiler_version=self._compiler.version,
+            flags=self._compiler.flags,
+            kernel_release=platform.release(),
+            sandbox=self._sandbox.kind.value,
+            harness_digest=machine.harness_digest(),
+            toolchain_digest=self._compiler.digest,
+        )
+
+    def qualify(self, root: Candidate, baselines: Sequence[Candidate]) -> Qualification:
+        """Audit the root and time it beside its baselines in one session.
+
+        A baseline that does not build or run is left out with its reason; no baseline is ever checked.
+        """
+        progress = Progress()
+        left_out: dict[str, str] = {}
+        try:
+            self._ready()
+            self._check(root, progress)
+            blocks = self._time_baselines(progress, baselines, left_out)
+        except AuditFailure as failure:
+            return Qualification(progress.failed(self._judged(failure)), {}, left_out)
+        arms = [arm for arm in blocks.arms if arm != ROOT]
+        return Qualification(progress.verified(ROOT), {arm: blocks.medians_s(arm) for arm in arms}, left_out)
+
+    def audit(self, candidate: Candidate, root: Candidate, incumbent: Callable[[], Candidate]) -> AuditOutcome:
+        """Build and check, then time against root and incumbent under the machine's lock.
+
+        `incumbent` is called only once the lock is held, so that it names the best of that moment.
+        """
+        progress = Progress()
+        try:
+            self._ready()
+            self._check(candidate, progress)
+            self._time_arms(candidate, root, incumbent, progress)
+        except AuditFailure as failure:
+            return progress.failed(self._judged(failure))
+        return progress.verified(CANDIDATE)
+
+    def time(self, candidate: Candidate, root: Candidate, incumbent: Callable[[], Candidate]) -> TimingOutcome:
+        """Time a candidate that was verified before."""
+        progress = Progress()
+        try:
+            self._ready()
+            self._time_arms(candidate, root, incumbent, progress)
+        except AuditFailure as failure:
+            return progress.timing(self._judged(failure))
+        return progress.timing(None)
+
+    def close(self) -> None:
+        """Remove the temporary files; processes end with the audit that started them."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        """The harness itself."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close it."""
+        self.close()
+
+    def _settle(self, wanted: Sandbox | None) -> tuple[Sandbox, Artifact | None, str | None]:
+        """The box to use, an empty candidate built in it, and why a wanted box does not work."""
+        refusal = "no sandbox was tried"
+        for box in (wanted,) if wanted is not None else (*candidates(), Sandbox(SandboxKind.NONE)):
+            try:
+                floor = self._builder(box).build(self._empty_candidate())
+                self._health_check(box, floor)
+                return box, floor, None
+            except AuditFailure as failure:
+                refusal = failure.evidence
+        if wanted is None:
+            raise MissingToolchain(f"{self._compiler.name} builds nothing that runs here: {refusal}")
+        return wanted, None, refusal
+
+    def _empty_candidate(self) -> Candidate:
+        """Every entry, doing nothing: what is left is the price of a message."""
+        return Candidate("empty", {"empty.c": "".join(f"void {symbol}(void) {{}}\n" for symbol in self._symbols)})
+
+    def _builder(self, box: Sandbox) -> Builder:
+        return Builder(self._compiler, self._native, box, self._limits, self._scratch)
+
+    def _launcher(self, box: Sandbox) -> Launcher:
+        return Launcher(self._native, self._stopwatch, box, self._limits)
+
+    def _health_check(self, box: Sandbox, floor: Artifact) -> None:
+        """Load the empty candidate in a fresh process. Raises AuditFailure when even that fails."""
+        inputs = Inputs(4096)
+        try:
+            with Runner(self._launcher(box), floor, inputs, -1, 4096) as runner:
+                runner.load(self._symbols)
+        finally:
+            inputs.close()
+
+    def _ready(self) -> None:
+        """Raises InfrastructureFailed when the box is refused or the compiler is another than at the start."""
+        if self._refusal is not None:
+            evidence = f"{self._sandbox.kind.value} does not work here: {self._refusal}"
+            raise InfrastructureFailed(Infrastructure.SANDBOX_REFUSED, evidence)
+        if _stamp(Path(self._compiler.prefix[0])) != self._compiler_stamp:
+            evidence = f"{self._compiler.prefix[0]} was replaced while this harness was in use"
+            raise InfrastructureFailed(Infrastructure.ENVIRONMENT_CHANGED, evidence)
+
+    def _judged(self, failure: AuditFailure) -> AuditFailure:
+        """The failure, or a device fault when an empty candidate cannot run in a fresh process either."""
+        if failure.verdict in _RUNNER_FAULTS and self._floor is not None:
+            try:
+                self._health_check(self._sandbox, self._floor)
+            except AuditFailure as sick:
+                evidence = f"an empty candidate fails too ({sick.evidence}); first seen as {failure.evidence}"
+                return InfrastructureFailed(Infrastructure.DEVICE_FAULT, evidence, failure.log)
+        return failure
+
+    def _artifact(self, candidate: Candidate) -> Artifact:
+        """The candidate's artifact, built once. Raises as Builder.build."""
+        with self._building:
+            found = self._artifacts.get(candidate.digest)
+        if found is None:
+            found = self._builder(self._sandbox).build(candidate)
+            with self._building:
+                self._artifacts.setdefault(candidate.digest, found)
+        return found
+
+    def _known_artifact(self, name: str, candidate: Candidate) -> Artifact:
+        """As _artifact for one that was verified before: its failure is the machine's."""
+        try:
+            return self._artifact(candidate)
+        except CandidateFailed as error:
+            evidence = f"{name} ({candidate.name}) no longer builds: {error.evidence}"
+            raise InfrastructureFailed(Infrastructure.ENVIRONMENT_CHANGED, evidence, error.log) from error
+
+    def _check(self, candidate: Candidate, progress: "Progress") -> None:
+        with _on_cpus(self._other_cpus):
+            progress.built(self._artifact(candidate))
+            started = time.perf_counter()
+            try:
+                self._run_checks(progress)
+            finally:
+                progress.check_s = time.perf_counter() - started
+
+    def _run_checks(self, progress: "Progress") -> None:
+        assert progress.artifact is not None, "checks follow the build"
+        launcher, size = self._launcher(self._sandbox), self._limits.output_bytes
+        with _inputs(self._limits.input_bytes) as inputs:
+            first = Runner(launcher, progress.artifact, inputs, -1, size)
+            with first, Runner(launcher, progress.artifact, inputs, -1, size) as second:
+                first.load(self._symbols)
+                second.load(self._symbols)
+                progress.tally.passed["identity"] += 2
+                parts = (self.operator, self._reference, first, second, inputs, self._limits.message_bytes)
+                try:
+                    Checker(*parts, progress.tally).run(list(cases_of(self.operator)))
+                finally:
+                    progress.printed = first.printed()
+
+    def _time_arms(
+        self, candidate: Candidate, root: Candidate, incumbent: Callable[[], Candidate], progress: "Progress"
+    ) -> None:
+        progress.built(self._artifact(candidate))
+        arms = {ROOT: self._known_artifact(ROOT, root)}
+        with lock.held(self._timing_lock):
+            started = time.perf_counter()
+            try:
+                best = incumbent()
+                progress.incumbent = best.name
+                assert progress.artifact is not None, "it was just built"
+                arms |= {INCUMBENT: self._known_artifact(INCUMBENT, best), CANDIDATE: progress.artifact}
+                self._time_stages(arms, progress)
+            finally:
+                progress.timing_s = time.perf_counter() - started
+
+    def _time_stages(self, arms: Mapping[str, Artifact], progress: "Progress") -> None:
+        with self._session(arms) as session:
+            progress.screen = session.run(plan.SCREEN)
+            self._believe(session, progress.screen, progress)
+            calls = session.calls
+        if not statistics.screen(progress.screen, self._weights):
+            return
+        with self._session(arms) as session:
+            blocks = session.run(plan.CONFIRMATION, calls)
+            while statistics.needs_more_groups(blocks, self._weights) and blocks.groups < plan.CONFIRMATION.most_groups:
+                blocks = session.more(plan.CONFIRMATION, blocks, GROUPS_ADDED)
+            progress.confirmation = blocks
+            self._believe(session, blocks, progress)
+
+    def _believe(self, session: Session, blocks: Blocks, progress: "Progress") -> None:
+        """Raises CandidateFailed when timed outputs differ from untimed ones, or a time is impossible."""
+        progress.tally.passed["timed_outputs"] += session.verify_copies(MOST_REFERENCES)
+        if evidence := impossible(self.operator, blocks.medians_s(CANDIDATE)):
+            raise CandidateFailed(Correctness.FASTER_THAN_POSSIBLE, evidence)
+
+    def _time_baselines(self, progress: "Progress", baselines: Sequence[Candidate], left_out: dict[str, str]) -> Blocks:
+        assert progress.artifact is not None, "the root was built"
+        arms = {ROOT: progress.artifact}
+        for baseline in baselines:
+            try:
+                arms[baseline.name] = self._sound_baseline(baseline)
+            except CandidateFailed as error:
+                left_out[baseline.name] = f"{error.verdict.value}: {error.evidence}"
+        with lock.held(self._timing_lock), self._session(arms) as session:
+            started = time.perf_counter()
+            progress.confirmation = session.run(plan.qualification(tuple(arms)[1:]))
+            progress.timing_s = time.perf_counter() - started
+        return progress.confirmation
+
+    def _sound_baseline(self, baseline: Candidate) -> Artifact:
+        """Its artifact, once every workload has run. Raises CandidateFailed."""
+        artifact = self._artifact(baseline)
+        with self._session({CANDIDATE: artifact}) as session:
+            session.run(plan.Plan(groups=1, blocks=1, paired=(CANDIDATE,)))
+        return artifact
+
+    @contextmanager
+    def _session(self, arms: Mapping[str, Artifact]) -> Iterator[Session]:
+        assert self._floor is not None, "a refused sandbox ends an audit before it is timed"
+        launcher = self._launcher(self._sandbox)
+        with _inputs(self._limits.input_bytes) as inputs:
+            yield Session(self.operator, self._reference, launcher, arms, self._floor, self._timing_cpu, inputs)
+
+
+@dataclass
+class Progress:
+    """What one audit has found so far."""
+
+    tally: Tally = field(default_factory=Tally)
+    artifact: Artifact | None = None
+    screen: Blocks | None = None
+    confirmation: Blocks | None = None
+    incumbent: str | None = None
+    printed: bytes = b""
+    check_s: float = 0.0
+    timing_s: float = 0.0
+
+    def built(self, artifact: Artifact) -> None:
+        """The build is done."""
+        self.artifact = artifact
+
+    def failed(self, failure: AuditFailure) -> AuditOutcome:
+        """The outcome of an audit that ended early."""
+        log = capped_log(self.artifact.log if self.artifact else b"", failure.log or self.printed)
+        return AuditOutcome(
+            verdict=failure.verdict,
+            evidence=failure.evidence,
+            checks=self.tally.results(failure),
+            screen=self.screen,
+            confirmation=self.confirmation,
+            incumbent=self.incumbent,
+            resources=self.artifact.resources if self.artifact else MappingProxyType({}),
+            artifact_digest=self.artifact.digest if self.artifact else None,
+            log=log,
+            build_s=self.artifact.build_s if self.artifact else 0.0,
+            check_s=self.check_s,
+            timing_s=self.timing_s,
+        )
+
+    def verified(self, arm: str) -> AuditOutcome:
+        """The outcome of an audit in which every check passed and every workload was timed as `arm`."""
+        assert self.artifact is not None, "nothing is verified that was not built"
+        return AuditOutcome(
+            verdict=Correctness.VERIFIED,
+            evidence=self._summary(),
+            checks=self.tally.results(),
+            screen=self.screen,
+            confirmation=self.confirmation,
+            incumbent=self.incumbent,
+            latencies_s=self._latencies_s(arm),
+            resources=self.artifact.resources,
+            artifact_digest=self.artifact.digest,
+            log=capped_log(self.artifact.log, self.printed),
+            build_s=self.artifact.build_s,
+            check_s=self.check_s,
+            timing_s=self.timing_s,
+        )
+
+    def timing(self, failure: AuditFailure | None) -> TimingOutcome:
+        """The outcome of a timing."""
+        verdict = Correctness.VERIFIED if failure is None else failure.verdict
+        evidence = self._summary() if failure is None else failure.evidence
+        latencies_s = self._latencies_s(CANDIDATE) if failure is None else MappingProxyType({})
+        parts = (self.screen, self.confirmation, self.incumbent, latencies_s, self.timing_s)
+        return TimingOutcome(verdict, evidence, *parts)
+
+    def _summary(self) -> str:
+        return ", ".join(f"{name} {count}" for name, count in self.tally.passed.items())
+
+    def _latencies_s(self, arm: str) -> Mapping[str, float]:
+        blocks = self.confirmation or self.screen
+        assert blocks is not None, "a verified candidate was timed"
+        return blocks.medians_s(arm)
+
+
+@contextmanager
+def _inputs(size_bytes: int) -> Iterator[Inputs]:
+    inputs = Inputs(size_bytes)
+    try:
+        yield inputs
+    finally:
+        inputs.close()
+
+
+@contextmanager
+def _on_cpus(cpus: frozenset[int]) -> Iterator[None]:
+    """Keep this thread, and the processes it starts, on these cores for a while."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus & before or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _divide(cpus: Sequence[int]) -> tuple[int, frozenset[int]]:
+    """The core for timing, and those for everything else (the same one where there is no other)."""
+    return cpus[-1], frozenset(cpus[:-1] or cpus)
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    status = path.resolve().stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,0 +1,111 @@
+"""The audit's own native programs, compiled once per toolchain into the user's cache.
+
+They are trusted: builder and runner box themselves in before they touch anything of a candidate's, and the
+stopwatch is loaded into the auditor.
+"""
+
+import ctypes
+import hashlib
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelbraid.kernels.toolchains.cc import CCompiler
+from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
+
+HERE = Path(__file__).parent
+_FLAGS = ("-std=gnu17", "-O2", "-Wall", "-Wextra")
+_PROGRAMS = {"runner": (), "builder": (), "stopwatch": ("-shared", "-fPIC")}
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """Paths of the compiled programs."""
+
+    runner: Path
+    builder: Path
+    stopwatch: Path
+
+
+def native_programs(compiler: CCompiler) -> Native:
+    """Compile what the cache lacks.
+
+    Raises MissingToolchain when the compiler cannot build them (Linux headers missing, say).
+    """
+    folder = cache_folder() / "native" / _digest(compiler)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, flags in _PROGRAMS.items():
+        if not (folder / name).is_file():
+            _compile(compiler, name, flags, folder)
+    return Native(folder / "runner", folder / "builder", folder / "stopwatch")
+
+
+def cache_folder() -> Path:
+    """A folder that only this user can write: XDG_CACHE_HOME, else ~/.cache, else one under the temporary folder."""
+    wanted = [Path(os.environ["XDG_CACHE_HOME"])] if os.environ.get("XDG_CACHE_HOME") else []
+    if os.environ.get("HOME"):
+        wanted.append(Path(os.environ["HOME"]) / ".cache")
+    for base in wanted:
+        if _usable(base / "kernelbraid"):
+            return base / "kernelbraid"
+    fallback = Path(tempfile.gettempdir()) / f"kernelbraid-{os.getuid()}"
+    if not _usable(fallback):
+        raise MissingToolchain(f"no folder for compiled programs: set XDG_CACHE_HOME to one you can write ({fallback})")
+    return fallback
+
+
+def _usable(folder: Path) -> bool:
+    """Whether the folder is there (it is made), ours, and closed to other writers."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError:
+        return False
+    return status.st_uid == os.getuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _digest(compiler: CCompiler) -> str:
+    digest = hashlib.sha256(compiler.digest.encode())
+    for path in sorted(HERE.glob("*.[ch]")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:24]
+
+
+def _compile(compiler: CCompiler, name: str, flags: tuple[str, ...], folder: Path) -> None:
+    """Under a name of its own and renamed, so that two processes starting together do no harm."""
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        output = Path(scratch) / name
+        arguments = [*compiler.prefix, *_FLAGS, *flags, "-o", str(output), str(HERE / f"{name}.c"), "-lm", "-ldl"]
+        done = subprocess.run(
+            arguments, env=compiler.environment(Path(scratch)), capture_output=True, text=True, timeout=300
+        )
+        if done.returncode != 0:
+            raise MissingToolchain(f"{compiler.name} cannot build the audit's {name}: {done.stderr.strip()[-600:]}")
+        os.rename(output, folder / name)
+
+
+class Stopwatch:
+    """The clock: sends one message and times the reply, outside the interpreter's lock."""
+
+    def __init__(self, path: Path) -> None:
+        self._round_trip = ctypes.CDLL(str(path)).round_trip
+        self._round_trip.restype = ctypes.c_int64
+        u64, pointer = ctypes.c_uint64, ctypes.c_void_p
+        self._round_trip.argtypes = [
+            *(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, u64, pointer, u64, ctypes.c_int, ctypes.c_int, pointer)
+        ]
+
+    def round_trip(self, command: int, reply: int, message: bytes, timeout_s: float, freeze: int) -> tuple[bytes, int]:
+        """The reply and the nanoseconds it took; empty at end of file. `freeze` is a process to stop then, or 0.
+
+        Raises TimeoutError when no reply came in time and OSError when the pipe failed.
+        """
+        answer, elapsed = ctypes.create_string_buffer(512), ctypes.c_int64(0)
+        received = self._round_trip(
+            *(command, reply, message, len(message), answer, 512, int(timeout_s * 1000), freeze, ctypes.byref(elapsed))
+        )
+        if received < 0:
+            raise OSError(-received, os.strerror(-received))
+        return answer.raw[:received], elapsed.value

@@ -1,0 +1,252 @@
+"""One runner process: started in its box, told what to load and call, believed in nothing.
+
+Every way in which it can fail becomes a CandidateFailed with a verdict, or an InfrastructureFailed when its box
+was refused.
+"""
+
+import os
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from kernelbraid.kernels.audit.artifact import Artifact
+from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
+from kernelbraid.kernels.audit.layout import Layout
+from kernelbraid.kernels.audit.limits import Limits
+from kernelbraid.kernels.audit.memory import Inputs, Outputs
+from kernelbraid.kernels.audit.native import Native, Stopwatch
+from kernelbraid.kernels.audit.outcome import LOG_LIMIT_BYTES, Correctness, Infrastructure
+from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
+
+LOAD, PREPARE, GO, DROP, READY, DONE, ERR = 1, 2, 3, 4, 16, 17, 18
+REFUSED = 125
+_FRAME = struct.Struct("<II")
+_FAULT = struct.Struct("<iiiiiiQ")
+_IN_INPUT, _IN_GUARD = 1, 2
+_STOP_WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """What every runner of a harness shares."""
+
+    native: Native
+    stopwatch: Stopwatch
+    sandbox: Sandbox
+    limits: Limits
+
+
+class Runner:
+    """A candidate's process. Use as a context manager; it dies with it, and with this process."""
+
+    def __init__(self, launcher: Launcher, artifact: Artifact, inputs: Inputs, cpu: int, output_bytes: int) -> None:
+        self._launcher = launcher
+        self._cpu = cpu
+        self._pid: int | None = None
+        self._entry_index: dict[str, int] = {}
+        self.outputs = Outputs(output_bytes)
+        self._printed = os.memfd_create("printed", os.MFD_CLOEXEC)
+        self._process, self._command, self._reply = self._start(artifact, inputs)
+        try:
+            self._expect(READY, b"", launcher.limits.load_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def load(self, symbols: Sequence[str]) -> None:
+        """Load the artifact and find its entries; its constructors run now. Returns when it is ready."""
+        self._entry_index = {symbol: index for index, symbol in enumerate(symbols)}
+        names = b"".join(symbol.encode() + b"\0" for symbol in symbols)
+        payload = struct.pack("<I", len(symbols)) + names
+        self._expect(READY, _FRAME.pack(LOAD, len(payload)) + payload, self._launcher.limits.load_s)
+
+    def prepare(self, layout: Layout) -> None:
+        """Map a layout. Returns when the runner is ready for its inputs."""
+        payload = layout.frame(self._entry_index)
+        self._expect(READY, _FRAME.pack(PREPARE, len(payload)) + payload, self._launcher.limits.load_s)
+
+    def go(self, layout: Layout, freeze: bool) -> int:
+        """Release the layout's calls. Nanoseconds until DONE; a frozen runner is stopped before this returns.
+
+        Raises CandidateFailed when it crashed, hung, ended, printed too much or ran out of memory.
+        """
+        message = _FRAME.pack(GO, 4) + struct.pack("<I", layout.index)
+        elapsed_ns = self._expect(DONE, message, self._launcher.limits.call_s, self.pid if freeze else 0)
+        if freeze:
+            self._wait_until_stopped()
+        return elapsed_ns
+
+    def thaw(self) -> None:
+        """Let a frozen runner go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    @property
+    def pid(self) -> int:
+        """The runner's own process, which inside bubblewrap is a grandchild of ours."""
+        if self._pid is None:
+            self._pid = self._process.pid
+            if self._launcher.sandbox.kind is SandboxKind.BUBBLEWRAP:
+                self._pid = _innermost(self._process.pid)
+        return self._pid
+
+    def printed(self) -> bytes:
+        """What it printed, from the start."""
+        return os.pread(self._printed, LOG_LIMIT_BYTES, 0)
+
+    def close(self) -> None:
+        """Kill it and give everything back."""
+        self._process.kill()
+        self._process.wait()
+        for descriptor in (self._command, self._reply, self._printed):
+            os.close(descriptor)
+        self.outputs.close()
+
+    def __enter__(self) -> Self:
+        """The runner itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Kill it."""
+        self.close()
+
+    def _start(self, artifact: Artifact, inputs: Inputs) -> "tuple[subprocess.Popen[bytes], int, int]":
+        theirs, command = os.pipe()
+        reply, their_reply = os.pipe()
+        image = artifact.open()
+        passed = (theirs, their_reply, image, inputs.descriptor, self.outputs.descriptor)
+        limits, native = self._launcher.limits, self._launcher.native
+        mapped_bytes = inputs.size_bytes + self.outputs.size_bytes
+        bounds = (self._cpu, limits.address_bytes + mapped_bytes, limits.cpu_s, limits.printed_bytes)
+        prefix = self._launcher.sandbox.prefix((native.runner,), ())
+        numbers = map(str, (*passed, self._launcher.sandbox.box, *bounds))
+        try:
+            process = subprocess.Popen(
+                [*prefix, str(native.runner), *numbers],
+                pass_fds=passed,
+                env={},
+                stdin=subprocess.DEVNULL,
+                stdout=self._printed,
+                stderr=self._printed,
+            )
+        except OSError as error:
+            os.close(command)
+            os.close(reply)
+            raise InfrastructureFailed(
+                Infrastructure.SANDBOX_REFUSED, f"no process could be started: {error}"
+            ) from error
+        finally:
+            for descriptor in (theirs, their_reply, image):
+                os.close(descriptor)
+        return process, command, reply
+
+    def _expect(self, kind: int, message: bytes, timeout_s: float, freeze: int = 0) -> int:
+        """Send a message (none is sent when empty), wait for a frame of that kind; nanoseconds it took."""
+        try:
+            answer, elapsed_ns = self._launcher.stopwatch.round_trip(
+                self._command, self._reply, message, timeout_s, freeze
+            )
+        except TimeoutError as error:
+            evidence = f"no answer within {timeout_s:g} s"
+            raise CandidateFailed(Correctness.HUNG, evidence, self.printed()) from error
+        found, size = _FRAME.unpack_from(answer) if len(answer) >= _FRAME.size else (0, 0)
+        if found != kind:
+            raise self._failure(found, answer[_FRAME.size : _FRAME.size + size])
+        return elapsed_ns
+
+    def _failure(self, found: int, payload: bytes) -> CandidateFailed | InfrastructureFailed:
+        """Why the expected frame did not come."""
+        fault = _FAULT.unpack_from(payload) if found == ERR and len(payload) == _FAULT.size else None
+        text = payload.decode("utf-8", errors="replace") if found == ERR and fault is None else ""
+        if text.startswith("refused:"):
+            return InfrastructureFailed(Infrastructure.SANDBOX_REFUSED, f"the runner's box was {text}")
+        if text:
+            verdict = Correctness.OUT_OF_MEMORY if text.startswith("no memory") else Correctness.LOAD_FAILED
+            return CandidateFailed(verdict, text, self.printed())
+        status, peak_bytes = self._end()
+        if status == REFUSED and fault is None:
+            return InfrastructureFailed(Infrastructure.SANDBOX_REFUSED, f"the runner's box: {self.printed()[-300:]!r}")
+        short = peak_bytes > 0.75 * self._launcher.limits.address_bytes or (fault is not None and bool(fault[5]))
+        verdict, evidence = _fault_verdict(fault) if fault else _exit_verdict(status)
+        if short and verdict in (Correctness.CRASHED, Correctness.EXITED_EARLY):
+            verdict, evidence = Correctness.OUT_OF_MEMORY, f"memory ran out ({peak_bytes >> 20} MiB in use); {evidence}"
+        return CandidateFailed(verdict, evidence, self.printed())
+
+    def _end(self) -> tuple[int, int]:
+        """Kill what is left; exit status (minus a signal's number) and the largest resident size in bytes."""
+        deadline = time.monotonic() + _STOP_WAIT_S
+        while True:
+            pid, status, usage = os.wait4(self._process.pid, os.WNOHANG)
+            if pid:
+                break
+            if time.monotonic() > deadline:
+                self._process.kill()
+            time.sleep(0.001)
+        self._process.returncode = code = os.waitstatus_to_exitcode(status)
+        in_box = self._launcher.sandbox.kind is SandboxKind.BUBBLEWRAP and code > 128
+        return (128 - code if in_box else code), usage.ru_maxrss * 1024
+
+    def _wait_until_stopped(self) -> None:
+        deadline = time.monotonic() + _STOP_WAIT_S
+        while (state := _state(self.pid)) not in "TtZX":
+            if time.monotonic() > deadline:
+                raise CandidateFailed(Correctness.HUNG, f"it could not be stopped (state {state})", self.printed())
+
+
+def _fault_verdict(fault: tuple[int, ...]) -> tuple[Correctness, str]:
+    number, code, region, write, system_call, _, address = fault
+    if number == signal.SIGSYS:
+        return Correctness.FORBIDDEN_CALL, f"system call {system_call} is not allowed to a kernel"
+    if region == _IN_INPUT and write:
+        return Correctness.INPUT_WRITTEN, f"it wrote to an input at {address:#x}, which is mapped read-only"
+    if region == _IN_GUARD and write:
+        return Correctness.GUARD_OVERWRITTEN, f"it wrote into the guard page beside an output, at {address:#x}"
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return Correctness.CRASHED, f"{name} (code {code}) at address {address:#x}"
+
+
+def _exit_verdict(status: int) -> tuple[Correctness, str]:
+    if status >= 0:
+        return Correctness.EXITED_EARLY, f"the process ended with status {status} before its call was done"
+    if -status == signal.SIGXFSZ:
+        return Correctness.OUTPUT_FLOOD, "it printed more than a candidate may"
+    if -status == signal.SIGXCPU:
+        return Correctness.HUNG, "it used up its processor time"
+    if -status == signal.SIGSYS:
+        return Correctness.FORBIDDEN_CALL, "it asked the system for what a kernel may not"
+    return Correctness.CRASHED, f"the process was killed by signal {-status}"
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def _innermost(pid: int) -> int:
+    """Follow the only children down, from bubblewrap's outer process to the runner."""
+    while children := _children(pid):
+        pid = children[0]
+    return pid
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return [int(path.name) for path in Path("/proc").glob("[0-9]*") if _parent(int(path.name)) == pid]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
