@@ -71,6 +71,8 @@ class SqliteStore:
         self.recorder = Recorder(uri, access, synchronous)
         # Where a campaign begins never changes, so its lineage is looked up once.
         self._lineages: dict[str, tuple[Segment, ...]] = {}
+        # Each campaign's head after this store's last append to it. If it is stale, the compare-and-swap says so.
+        self._last: dict[str, HeadRow] = {}
         try:
             self._prepare()
         except StoreError:
@@ -82,7 +84,8 @@ class SqliteStore:
     ) -> tuple[Recorded, ...]:
         if any(isinstance(event, CampaignForked) for event in decision.events):
             raise StoreError("CampaignForked is stored by fork, not by append")
-        row = self.head_row(campaign)
+        last = self._last.get(campaign)
+        row = last if last is not None and last.head.position == expected_position else self.head_row(campaign)
         if row is None and expected_position:
             raise self._missing(campaign)
         if row is None:
@@ -260,15 +263,17 @@ class SqliteStore:
         states, last_hash = self._chained(batch, row.head.hash)
         blobs = self._blobs(decision)
         head = head_of(row.campaign, batch[-1].position, last_hash, self.hmac_key)
+        after = replace(row, head=head)
         try:
             with self._named():
-                self.recorder.insert_events(states, advance=Advance(replace(row, head=head), before), blobs=blobs)
+                self.recorder.insert_events(states, advance=Advance(after, before), blobs=blobs)
         except (Conflict, CampaignExists):
             raise
         except (StoreError, LogDamaged):
             # A commit may have failed after it took effect: then the head says so.
             if not self._is_head(row.campaign, head):
                 raise
+        self._last[row.campaign] = after
         return batch
 
     def _repeated(
