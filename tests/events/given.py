@@ -107,7 +107,7 @@ class Given:
             return Outcome(state, None, str(broken))
 
     def and_then(self, *story: Event | Told | tuple[Event, ...], campaign: str = "c") -> "Given":
-        """The history with more events; a tuple of events is taken as it is."""
+        """The history with more events; a tuple of events is one append."""
         more = recorded(_flat(story), campaign, self.log[-1] if self.log else None)
         return replace(self, log=(*self.log, *more))
 
@@ -124,9 +124,14 @@ def given(*story: Event | Told | tuple[Event, ...]) -> Given:
 def _flat(story: Iterable[Event | Told | tuple[Event, ...]]) -> Iterable[Event | Told]:
     for item in story:
         if isinstance(item, tuple):
-            yield from item
+            yield from one_append(item)
         else:
             yield item
+
+
+def one_append(events: Iterable[Event]) -> Iterable[Told]:
+    """The events as one append stores them: at one moment."""
+    return (Told(event, after_s=0.0 if ordinal else 1.0) for ordinal, event in enumerate(events))
 
 
 # --- a small campaign ----------------------------------------------------------------------------------------------

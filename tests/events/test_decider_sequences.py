@@ -1,0 +1,778 @@
+"""No sequence of commands breaks the rules.
+
+A machine sends valid and invalid commands to the decider's verbs. Whatever they return is judged by `Recount`, which
+states the rules a second time, naively and from the events alone; after every step the fold must agree with it.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from kernelbraid.events import decider
+from kernelbraid.events.audit import AuditCompleted, ImplementationPromoted, TimingCompleted
+from kernelbraid.events.campaign import (
+    CampaignForked,
+    CampaignOpened,
+    CampaignPaused,
+    CampaignResumed,
+    CampaignStopped,
+    NoteAdded,
+    RootQualified,
+)
+from kernelbraid.events.effects import ModelCalled, ModelRequested
+from kernelbraid.events.errors import RuleBroken
+from kernelbraid.events.event import Event, Recorded
+from kernelbraid.events.lineage import (
+    BranchAbandoned,
+    BranchArchived,
+    BranchContinued,
+    BranchDeferred,
+    BranchReactivated,
+)
+from kernelbraid.events.search import (
+    ActionDropped,
+    ActionProposed,
+    EditFailed,
+    ImplementationSubmitted,
+    OpportunityRaised,
+    OpportunityWithdrawn,
+)
+from kernelbraid.events.state import State, evolve, fold
+from kernelbraid.events.values import (
+    ROOT,
+    Correctness,
+    DropReason,
+    Infrastructure,
+    Measurement,
+    Performance,
+    Region,
+    StopReason,
+)
+from tests.events.given import (
+    DIGESTS,
+    ELSEWHERE,
+    ENVIRONMENT,
+    FAILED,
+    LATENCIES,
+    LIMITS,
+    audited,
+    failing,
+    limits,
+    measured,
+    one_append,
+    opened,
+    other_contract,
+    proposed,
+    raised,
+    recorded,
+    regions,
+    root_audit,
+    submitted,
+    timed,
+)
+
+Batch = tuple[Event, ...]
+BOGUS = ["i0000", "i0099", "a0099", "o0099", ""]
+
+
+class Recount:
+    """The rules of a campaign stated once more, as sets and assertions."""
+
+    def __init__(self) -> None:
+        self.clock = 0
+        self.stopped = self.paused = False
+        self.best: str | None = None
+        self.kappa = self.confirmations = self.failing_edits = self.audits = 0
+        self.open: dict[str, ActionProposed] = {}
+        self.actions: dict[str, ActionProposed] = {}
+        self.offspring: dict[str, ImplementationSubmitted] = {}
+        self.made: dict[str, str] = {}
+        self.opportunities: dict[str, OpportunityRaised] = {}
+        self.returns: dict[str, int] = {}
+        self.verified: set[str] = set()
+        self.failed: set[str] = set()
+        self.crowned: set[str] = set()
+        self.frontier: set[str] = set()
+        self.archive: set[str] = set()
+        self.merges: set[str] = set()
+        self.pending: set[str] = set()
+        self.consumed: set[str] = set()
+        self.withdrawn: set[str] = set()
+        self.undecided: set[str] = set()
+        self.unpromoted: set[str] = set()
+        self.due: set[str] = {ROOT}
+        self.faults: dict[str, int] = {}
+        self.seen: dict[str, int] = {}
+        self.archived_at: dict[str, int] = {}
+        self.reserved: dict[str, int] = {}
+        self.requests: set[str] = set()
+        self.tokens = 0
+        self.regions: dict[str, dict[str, Region]] = {}
+
+    @classmethod
+    def replay(cls, batches: list[Batch]) -> "Recount":
+        recount = cls()
+        for batch in batches:
+            recount.take(batch)
+        return recount
+
+    def take(self, batch: Batch) -> None:
+        """Judge one append and take it in."""
+        expected = self.follow_ups(batch[0])
+        if expected is not None:
+            assert tuple(type(event) for event in batch[1:]) == expected
+        for event in batch:
+            self.clock += 1
+            self.judge_and_take(event)
+
+    def follow_ups(self, event: Event) -> tuple[type[Event], ...] | None:
+        """What the same append must go on with; None where it is free."""
+        if isinstance(event, CampaignForked):
+            return (ActionDropped,) * len(self.open)
+        if isinstance(event, OpportunityRaised):
+            return None
+        if isinstance(event, TimingCompleted):
+            return self.promotion(event)
+        if not isinstance(event, AuditCompleted):
+            return ()
+        if isinstance(event.verdict, Infrastructure):
+            again = self.faults.get(event.implementation, 0) > 0
+            return (CampaignPaused,) if again and not (self.paused or self.stopped) else ()
+        if event.implementation != ROOT:
+            return self.promotion(event)
+        if self.stopped:
+            return ()
+        return (RootQualified,) if event.verdict is Correctness.VERIFIED else (CampaignStopped,)
+
+    def promotion(self, event: AuditCompleted | TimingCompleted) -> tuple[type[Event], ...]:
+        won = event.performance is Performance.PROMOTABLE and event.measurement is not None
+        current = event.measurement is not None and event.measurement.incumbent == self.best
+        return (ImplementationPromoted,) if won and current and not self.stopped else ()
+
+    @property
+    def opening(self) -> bool:
+        return self.best is None or bool(self.due)
+
+    @property
+    def running(self) -> bool:
+        return not (self.stopped or self.paused or self.opening)
+
+    def judge_and_take(self, event: Event) -> None:
+        if self.stopped:
+            assert isinstance(event, NoteAdded | AuditCompleted | ModelCalled | CampaignForked | ActionDropped)
+        getattr(self, f"take_{type(event).__name__}")(event)
+
+    # --- a campaign's life
+
+    def take_CampaignOpened(self, event: CampaignOpened) -> None:
+        assert self.clock == 1
+        self.policy = event.specification.policy
+        self.regions[ROOT] = {region.name: region for region in event.regions}
+        self.seen[ROOT] = self.clock
+
+    def take_RootQualified(self, event: RootQualified) -> None:
+        assert ROOT in self.verified
+        self.crown(ROOT)
+
+    def crown(self, name: str) -> None:
+        self.best = name
+        self.crowned.add(name)
+        self.frontier.add(name)
+        self.archive.discard(name)
+        self.seen[name] = self.clock
+
+    def take_CampaignForked(self, event: CampaignForked) -> None:
+        assert self.kappa < event.specification.policy.kappa
+        self.policy = event.specification.policy
+        self.stopped = self.paused = False
+        self.failing_edits = self.audits = self.tokens = 0
+        self.reserved.clear()
+        self.faults = {name: count for name, count in self.faults.items() if name not in self.due}
+        if event.stale:
+            self.due = {ROOT, *self.frontier} | ({self.best} if self.best else set())
+            self.faults = {name: count for name, count in self.faults.items() if name not in self.due}
+            self.verified.clear()
+            self.undecided.clear()
+            self.unpromoted.clear()
+            self.best = None
+        elif self.best is None:
+            self.due.add(ROOT)
+
+    def take_CampaignPaused(self, event: CampaignPaused) -> None:
+        assert not self.paused
+        self.paused = True
+
+    def take_CampaignResumed(self, event: CampaignResumed) -> None:
+        self.paused = False
+        in_audit = {self.made[name] for name in self.open if name in self.made}
+        self.faults = {name: count for name, count in self.faults.items() if name not in self.due | in_audit}
+
+    def take_CampaignStopped(self, event: CampaignStopped) -> None:
+        if event.reason not in (StopReason.USER, StopReason.ROOT_UNQUALIFIED):
+            assert self.running
+            assert not self.open
+            assert not self.unpromoted
+        if event.reason is StopReason.KAPPA:
+            assert self.kappa >= self.policy.kappa
+        if event.reason is StopReason.BUDGET:
+            assert self.budget_spent()
+        if event.reason is StopReason.EDITS_FAILING:
+            assert self.failing_edits >= self.policy.edits_failing
+        if event.reason is StopReason.OPPORTUNITIES_EXHAUSTED:
+            assert not self.pending
+        self.stopped = True
+
+    def budget_spent(self) -> bool:
+        audits, tokens = self.policy.audits, self.policy.tokens
+        used = self.tokens + sum(self.reserved.values())
+        return (audits is not None and self.audits + len(self.open) >= audits) or (
+            tokens is not None and used >= tokens
+        )
+
+    def take_NoteAdded(self, event: NoteAdded) -> None:
+        pass
+
+    # --- search
+
+    def parents(self, names: tuple[str, ...]) -> None:
+        assert len(set(names)) == len(names) > 0
+        assert set(names) <= self.verified
+        assert not set(names) & self.failed
+
+    def take_OpportunityRaised(self, event: OpportunityRaised) -> None:
+        assert self.running
+        assert event.opportunity == f"o{len(self.opportunities) + 1:04d}"
+        self.parents(event.parents)
+        self.opportunities[event.opportunity] = event
+        self.pending.add(event.opportunity)
+        self.seen[event.opportunity] = self.clock
+
+    def take_OpportunityWithdrawn(self, event: OpportunityWithdrawn) -> None:
+        assert self.running
+        self.pending.remove(event.opportunity)
+        self.withdrawn.add(event.opportunity)
+
+    def take_ActionProposed(self, event: ActionProposed) -> None:
+        assert self.running
+        assert event.action == f"a{len(self.actions) + 1:04d}"
+        assert event.scope == self.opportunities[event.opportunity].scope
+        assert len(self.open) < self.policy.parallel
+        assert self.kappa < self.policy.kappa
+        assert self.failing_edits < self.policy.edits_failing
+        assert not self.budget_spent()
+        self.parents(event.parents)
+        self.pending.remove(event.opportunity)
+        self.consumed.add(event.opportunity)
+        self.actions[event.action] = self.open[event.action] = event
+        self.seen[event.action] = self.clock
+        if len(event.parents) > 1:
+            assert all(event.ancestor in self.line(parent) for parent in event.parents)
+            self.merges -= set(event.parents)
+        else:
+            assert event.ancestor is None
+
+    def line(self, name: str) -> set[str]:
+        above = self.actions[self.offspring[name].action].parents if name != ROOT else ()
+        return {name}.union(*(self.line(parent) for parent in above))
+
+    def take_ImplementationSubmitted(self, event: ImplementationSubmitted) -> None:
+        action = self.open[event.action]
+        assert event.action not in self.made
+        assert event.implementation == f"i{len(self.offspring) + 1:04d}"
+        mine = {region.name: region for region in event.regions}
+        for parent in action.parents:
+            theirs = self.regions[parent]
+            for name in mine.keys() | theirs.keys():
+                if mine.get(name) != theirs.get(name) and action.scope != "joint":
+                    reached = {path for side in (mine, theirs) if name in side for path in side[name].paths}
+                    assert reached == {action.scope}
+        self.regions[event.implementation] = mine
+        self.offspring[event.implementation] = event
+        self.made[event.action] = event.implementation
+        self.seen[event.implementation] = self.clock
+        self.failing_edits = 0
+
+    def take_EditFailed(self, event: EditFailed) -> None:
+        assert event.action not in self.made
+        opportunity = self.open.pop(event.action).opportunity
+        self.failing_edits += 1
+        self.returns[opportunity] = self.returns.get(opportunity, 0) + 1
+        if self.returns[opportunity] <= 2:
+            self.consumed.remove(opportunity)
+            self.pending.add(opportunity)
+
+    def take_ActionDropped(self, event: ActionDropped) -> None:
+        opportunity = self.open.pop(event.action).opportunity
+        self.consumed.remove(opportunity)
+        self.pending.add(opportunity)
+
+    # --- audit
+
+    def take_AuditCompleted(self, event: AuditCompleted) -> None:
+        name = event.implementation
+        if event.action is None:
+            assert name in self.due
+            assert name == ROOT or ROOT not in self.due
+        else:
+            assert event.action in self.open
+            assert self.made[event.action] == name
+        if isinstance(event.verdict, Infrastructure):
+            self.faults[name] = self.faults.get(name, 0) + 1
+            return
+        self.due.discard(name)
+        self.seen[name] = self.clock
+        if event.action is not None:
+            del self.open[event.action]
+            self.kappa += 1
+            self.audits += 1
+        if event.verdict is not Correctness.VERIFIED:
+            self.failed.add(name)
+            self.verified.discard(name)
+            for members in (self.frontier, self.archive, self.merges, self.unpromoted):
+                members.discard(name)
+            return
+        assert all(check.passed for check in event.checks)
+        assert sorted(item.workload for item in event.latencies) == sorted(LIMITS)
+        self.verified.add(name)
+        self.failed.discard(name)
+        if name not in self.archive:
+            self.frontier.add(name)
+        if event.action is not None:
+            self.undecided.add(name)
+        if name != ROOT:
+            assert event.performance is not None
+            assert event.measurement is not None
+            self.measured(name, event.performance, event.measurement)
+
+    def take_TimingCompleted(self, event: TimingCompleted) -> None:
+        assert event.measurement is not None
+        assert event.implementation in self.unpromoted
+        self.seen[event.implementation] = self.clock
+        self.measured(event.implementation, event.performance, event.measurement)
+
+    def measured(self, name: str, performance: Performance, found: Measurement) -> None:
+        over = any(item.upper_bound_ratio > LIMITS[item.workload] for item in found.limits)
+        assert all(item.limit_ratio == LIMITS[item.workload] for item in found.limits)
+        assert found.incumbent in self.crowned - {name}
+        if found.confirmation is not None:
+            self.confirmations += 1
+            assert found.confirmation == self.confirmations
+        if performance is Performance.OVER_LIMIT:
+            assert over
+        self.unpromoted.discard(name)
+        if performance is Performance.PROMOTABLE:
+            assert self.a_win(found)
+            assert not over
+            self.unpromoted.add(name)
+
+    def a_win(self, found: Measurement) -> bool:
+        k, alpha = found.confirmation, found.alpha
+        return (
+            k is not None
+            and alpha is not None
+            and alpha <= 0.05 / (k * (k + 1)) + 1e-12
+            and max(0.005, 3 * found.standard_error_ratio) <= found.delta_ratio + 1e-9
+            and found.delta_ratio <= 0.008 + 1e-9
+            and found.ratio <= found.upper_bound_ratio < 1 - found.delta_ratio
+            and {item.workload for item in found.limits} == set(LIMITS)
+        )
+
+    def take_ImplementationPromoted(self, event: ImplementationPromoted) -> None:
+        assert event.replaces == self.best
+        assert event.implementation in self.frontier & self.verified & self.unpromoted
+        self.unpromoted.remove(event.implementation)
+        self.crown(event.implementation)
+        self.kappa = 0
+
+    # --- lineage
+
+    def take_BranchContinued(self, event: BranchContinued) -> None:
+        assert event.implementation in self.frontier & self.verified
+        if event.opportunity is None:
+            assert event.implementation == self.best
+        else:
+            assert event.implementation in self.opportunities[event.opportunity].parents
+            assert event.opportunity not in self.withdrawn
+        self.undecided.discard(event.implementation)
+
+    def take_BranchDeferred(self, event: BranchDeferred) -> None:
+        assert event.implementation in self.frontier & self.verified
+        self.merges.add(event.implementation)
+        self.undecided.discard(event.implementation)
+
+    def take_BranchArchived(self, event: BranchArchived) -> None:
+        assert event.implementation in self.frontier & self.verified
+        self.set_aside(event.implementation)
+
+    def set_aside(self, name: str) -> None:
+        assert name != self.best
+        assert name not in self.unpromoted
+        self.undecided.discard(name)
+        if name in self.frontier:
+            self.frontier.remove(name)
+            self.merges.discard(name)
+            self.archive.add(name)
+            self.archived_at[name] = self.clock
+
+    def take_BranchReactivated(self, event: BranchReactivated) -> None:
+        assert self.running
+        assert event.implementation in self.archive & self.verified
+        assert self.seen[event.because] > self.archived_at[event.implementation]
+        self.archive.remove(event.implementation)
+        self.frontier.add(event.implementation)
+
+    def take_BranchAbandoned(self, event: BranchAbandoned) -> None:
+        assert self.running
+        falsified = {name for name in self.pending if event.mechanism in self.opportunities[name].mechanisms}
+        assert set(event.withdrawn) == falsified
+        self.pending -= falsified
+        self.withdrawn |= falsified
+        for name in event.implementations:
+            assert name in self.verified
+            assert event.mechanism in self.offspring[name].mechanisms
+            self.set_aside(name)
+
+    # --- model calls
+
+    def take_ModelRequested(self, event: ModelRequested) -> None:
+        assert self.running
+        assert event.request not in self.requests
+        self.requests.add(event.request)
+        self.reserved[event.request] = event.reserved_tokens
+        assert self.policy.tokens is None or self.tokens + sum(self.reserved.values()) <= self.policy.tokens
+
+    def take_ModelCalled(self, event: ModelCalled) -> None:
+        del self.reserved[event.request]
+        self.tokens += event.input_tokens + event.output_tokens
+
+
+# --- the machine ---------------------------------------------------------------------------------------------------
+
+VERDICTS = [*[Correctness.VERIFIED] * 6, Correctness.DISAGREEMENT, Correctness.CRASHED, Infrastructure.DEVICE_FAULT]
+PERFORMANCES = [*[Performance.PROMOTABLE] * 4, *Performance]
+WRONG: list[dict[str, Any]] = [
+    {"delta_ratio": 0.009, "upper_bound_ratio": 0.98},
+    {"delta_ratio": 0.004},
+    {"standard_error_ratio": 0.0025},
+    {"ratio": 0.99, "upper_bound_ratio": 0.997},
+    {"alpha": 0.03},
+    {"limits": limits(1.05, 1.15)},
+    {"limits": limits()[:1]},
+    {"limits": tuple(item.model_copy(update={"limit_ratio": 9.0}) for item in limits())},
+]
+TEXTS = [regions("n", "r", "r"), regions("r", "n", "r"), regions("n", "n", "r"), regions("n", "n", "n"), regions()]
+MECHANISMS = ["tile", "simd"]
+UNCHANGED_BY_A_FORK = {
+    "kappa", "confirmations", "best", "best_objective_s", "speedup_ratio", "frontier", "archive", "merge_list",
+    "actions", "attempts", "requests_used", "audited_count", "verified_count", "failed_count", "promoted_count",
+}  # fmt: skip
+UNCHANGED_UNLESS_STALE = {"undecided_branches", "root_latencies", "root_objective_s", "baselines"}
+
+
+def mostly(good: list[Any], bad: list[Any]) -> st.SearchStrategy[Any]:
+    """One of the good ones four times out of five, where there are any."""
+    return st.sampled_from(good * 4 * max(1, len(bad)) + bad * max(1, len(good))) if good else st.sampled_from(bad)
+
+
+class Commands(RuleBasedStateMachine):
+    """Random commands, valid and invalid, on one campaign and its forks."""
+
+    @initialize(
+        kappa=st.integers(2, 5),
+        parallel=st.integers(1, 3),
+        edits=st.integers(2, 4),
+        audits=st.sampled_from([None, None, 6]),
+        tokens=st.sampled_from([None, 100]),
+        qualifies=mostly([True], [False]),
+    )
+    def open(
+        self, kappa: int, parallel: int, edits: int, audits: int | None, tokens: int | None, qualifies: bool
+    ) -> None:
+        self.log: list[Recorded] = []
+        self.state, self.recount, self.batches = State(), Recount(), []  # type: ignore[var-annotated]
+        self.policy = {"kappa": kappa, "parallel": parallel, "edits_failing": edits, "audits": audits, "tokens": tokens}
+        self.send(decider.open_campaign, opened(**self.policy))
+        if qualifies:
+            self.send(decider.complete_root_audit, root_audit())
+
+    def send(self, verb: Callable[..., Batch], *wanted: Any, campaign: str = "", **options: Any) -> bool:
+        """Whether the decider allowed it; then it is judged and folded."""
+        try:
+            batch = verb(self.state, *wanted, **options)
+        except RuleBroken:
+            return False
+        self.append(batch, campaign or self.state.campaign or "c0")
+        return True
+
+    def append(self, batch: Batch, campaign: str) -> None:
+        if not batch:
+            return
+        self.recount.take(batch)
+        self.batches.append(batch)
+        for item in recorded(one_append(batch), campaign, self.log[-1] if self.log else None):
+            self.log.append(item)
+            evolve(self.state, item)
+
+    def known(self) -> list[str]:
+        return list(self.state.implementations)
+
+    # --- search
+
+    @rule(data=st.data(), mechanism=st.sampled_from(MECHANISMS), scope=st.sampled_from(["joint", "joint", "full"]))
+    def try_something(self, data: st.DataObject, mechanism: str, scope: Any) -> None:
+        """Everything from the opportunity to the offspring, as far as the rules let it."""
+        parent = data.draw(mostly([*self.state.frontier], self.known()))
+        opportunity, action = self.state.next_opportunity, self.state.next_action
+        implementation = self.state.next_implementation
+        text = tuple(self.recount.regions[parent].values()) if scope == "full" else None
+        if (
+            self.send(decider.raise_opportunities, [raised(opportunity, parent, mechanism=mechanism, scope=scope)])
+            and self.send(decider.propose_action, proposed(action, opportunity, parent, scope=scope))
+            and data.draw(mostly([True], [False]))
+        ):
+            event = submitted(action, implementation, text, (mechanism,))
+            self.send(decider.submit_implementation, event)
+
+    @rule(data=st.data(), mechanism=st.sampled_from(MECHANISMS), shift=mostly([0], [1]))
+    def raise_opportunity(self, data: st.DataObject, mechanism: str, shift: int) -> None:
+        parents = data.draw(st.lists(mostly([*self.state.frontier], [*self.known(), *BOGUS]), max_size=2))
+        name = f"o{len(self.state.opportunities) + 1 + shift:04d}"
+        scope: Any = data.draw(st.sampled_from(["joint", "full", "decode"]))
+        self.send(decider.raise_opportunities, [raised(name, *parents, mechanism=mechanism, scope=scope)])
+
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        name = data.draw(mostly([*self.state.pending], [*self.state.opportunities, *BOGUS]))
+        self.send(decider.withdraw_opportunity, name, "no use")
+
+    @rule(data=st.data(), shift=mostly([0], [1]))
+    def propose(self, data: st.DataObject, shift: int) -> None:
+        opportunity = data.draw(mostly([*self.state.pending], [*self.state.opportunities, *BOGUS]))
+        parents = data.draw(st.lists(mostly([*self.state.frontier], self.known()), min_size=1, max_size=2))
+        ancestor = data.draw(mostly([ROOT], [None, *self.known()]) if len(parents) > 1 else mostly([None], [ROOT]))
+        known = self.state.opportunities.get(opportunity)
+        scope = data.draw(mostly([known.scope if known else "joint"], ["full"]))
+        name = f"a{len(self.state.actions) + 1 + shift:04d}"
+        self.send(decider.propose_action, proposed(name, opportunity, *parents, ancestor=ancestor, scope=scope))
+
+    @rule(data=st.data(), mechanism=st.sampled_from(MECHANISMS), text=st.sampled_from(TEXTS), shift=mostly([0], [1]))
+    def submit(self, data: st.DataObject, mechanism: str, text: tuple[Region, ...], shift: int) -> None:
+        action = data.draw(mostly([*self.state.open_actions], [*self.state.actions, *BOGUS]))
+        name = f"i{len(self.state.implementations) + shift:04d}"
+        self.send(decider.submit_implementation, submitted(action, name, text, (mechanism,)))
+
+    @rule(data=st.data(), drop=mostly([False], [True]))
+    def give_up(self, data: st.DataObject, drop: bool) -> None:
+        action = data.draw(mostly([*self.state.open_actions], [*self.state.actions, *BOGUS]))
+        if drop:
+            self.send(decider.drop_action, action, data.draw(st.sampled_from(DropReason)))
+        else:
+            self.send(decider.fail_edit, action, "no match")
+
+    # --- audit
+
+    def finding(self, data: st.DataObject) -> tuple[Performance, Measurement]:
+        performance = data.draw(st.sampled_from(PERFORMANCES))
+        k = data.draw(mostly([self.state.confirmations + 1], [None, self.state.confirmations, 1]))
+        if k == 0:
+            k = 2
+        incumbent = data.draw(mostly([self.state.best or ROOT], [*self.known(), "i0099"]))
+        changes = data.draw(mostly([{}], WRONG))
+        if performance is Performance.OVER_LIMIT and k is not None:
+            changes = {"limits": limits(1.3)}
+        return performance, measured(k, incumbent, **changes)
+
+    def result(self, data: st.DataObject, name: str, action: str | None) -> AuditCompleted:
+        verdict = data.draw(st.sampled_from(VERDICTS))
+        if verdict is not Correctness.VERIFIED:
+            return failing(name, action, verdict)
+        performance, found = self.finding(data)
+        flaw = data.draw(mostly([{}, {}], [{"checks": FAILED}, {"latencies": LATENCIES[:1]}, {"environment": "x"}]))
+        return audited(name, action, performance, found, **flaw)
+
+    @precondition(lambda self: self.state.open_actions)
+    @rule(data=st.data())
+    def finish_audit(self, data: st.DataObject) -> None:
+        waiting = [name for name in self.state.open_actions if self.state.actions[name].implementation is not None]
+        action = data.draw(mostly(waiting, [*self.state.actions]))
+        name = data.draw(mostly([self.state.actions[action].implementation or "i0099"], self.known()))
+        self.send(decider.complete_audit, self.result(data, name, action))
+
+    @rule(data=st.data(), verdict=st.sampled_from(VERDICTS))
+    def audit_again(self, data: st.DataObject, verdict: Any) -> None:
+        if ROOT in self.state.stale and data.draw(mostly([True], [False])):
+            self.send(decider.complete_root_audit, root_audit(verdict, self.state.environment_digest))
+            return
+        name = data.draw(mostly([*self.state.stale], self.known()))
+        audit = self.result(data, name, None).model_copy(update={"environment": self.state.environment_digest})
+        self.send(decider.complete_audit, audit)
+
+    @rule(data=st.data())
+    def time_again(self, data: st.DataObject) -> None:
+        name = data.draw(mostly([*self.state.retimings], self.known()))
+        performance, found = self.finding(data)
+        event = timed(name, performance, found)
+        self.send(decider.complete_timing, event.model_copy(update={"environment": self.state.environment_digest}))
+
+    # --- lineage
+
+    @rule(data=st.data(), verb=st.sampled_from([decider.archive_branch, decider.defer_branch]))
+    def branch(self, data: st.DataObject, verb: Callable[..., Batch]) -> None:
+        name = data.draw(
+            mostly([*self.state.undecided_branches, *self.state.retimings], [*self.state.frontier, *BOGUS])
+        )
+        self.send(verb, name, "because")
+
+    @rule(data=st.data())
+    def continue_it(self, data: st.DataObject) -> None:
+        name = data.draw(mostly([*self.state.undecided_branches], self.known()))
+        follow_ups = [key for key, item in self.state.opportunities.items() if name in item.parents]
+        opportunity = data.draw(mostly(follow_ups, [None, *self.state.opportunities, "o0099"]))
+        self.send(decider.continue_branch, name, opportunity, "because")
+
+    @rule(data=st.data())
+    def reactivate(self, data: st.DataObject) -> None:
+        name = data.draw(mostly([*self.state.archive], self.known()))
+        cited = [*self.known(), *self.state.opportunities, *self.state.actions, "x"]
+        self.send(decider.reactivate_branch, name, data.draw(st.sampled_from(cited[-9:])), "because")
+
+    @rule(data=st.data(), mechanism=st.sampled_from([*MECHANISMS, "other"]))
+    def abandon(self, data: st.DataObject, mechanism: str) -> None:
+        members = [name for name, node in self.state.implementations.items() if mechanism in node.mechanisms]
+        names = data.draw(st.lists(mostly(members, [*self.known(), *BOGUS]), max_size=2, unique=True))
+        self.send(decider.abandon_branch, mechanism, names, "because")
+
+    # --- a campaign's life
+
+    @rule(data=st.data(), calm=st.integers(0, 3))
+    def pause_or_stop(self, data: st.DataObject, calm: int) -> None:
+        if calm:
+            due = decider.due_stop(self.state)
+            self.send(
+                decider.stop, data.draw(st.sampled_from([item for item in StopReason if item is not StopReason.USER]))
+            )
+            assert due is None or self.recount.running or self.recount.stopped
+        else:
+            verb = data.draw(st.sampled_from([decider.pause, decider.stop]))
+            self.send(verb, StopReason.USER if verb is decider.stop else "a pause")
+
+    @rule(elsewhere=mostly([False], [True]))
+    def resume(self, elsewhere: bool) -> None:
+        here = self.state.environment == ENVIRONMENT
+        self.send(decider.resume, ELSEWHERE if elsewhere or not here else ENVIRONMENT)
+
+    @rule(again=st.booleans(), text=st.sampled_from(["a word", " "]))
+    def note(self, again: bool, text: str) -> None:
+        self.send(decider.note, text)
+        self.send(decider.open_campaign, opened()) and again
+
+    @rule(number=st.integers(1, 9), tokens=st.sampled_from([10, 40, 90]), data=st.data())
+    def call_a_model(self, number: int, tokens: int, data: st.DataObject) -> None:
+        request = ModelRequested(
+            request=f"r{number}", agent="editor", action=data.draw(mostly([None], [*self.state.actions, "a0099"])),
+            model="m", prompt="p", attempt=number, reserved_tokens=tokens, reserved_usd=0.0,
+        )  # fmt: skip
+        self.send(decider.request_model, request)
+        answer = data.draw(mostly([*self.state.model_requests, None], ["r1", "r99"]))
+        if answer is not None:
+            call = ModelCalled(
+                request=answer, agent="editor", model="m", reply=None, input_tokens=5, output_tokens=5, cost_usd=0.0,
+                elapsed_s=1.0, attempt=int(answer[1:]), outcome="answered",
+            )  # fmt: skip
+            self.send(decider.record_model_call, call)
+
+    @rule(data=st.data(), move=mostly(["same", "same"], ["contract", "environment"]), raise_kappa=st.booleans())
+    def fork(self, data: st.DataObject, move: str, raise_kappa: bool) -> None:
+        """Go on in a child, from the end of any append."""
+        if self.state.status != "stopped" and not data.draw(mostly([False], [True])):
+            return
+        end = data.draw(mostly([len(self.batches)], list(range(1, len(self.batches) + 1))))
+        position = sum(len(batch) for batch in self.batches[:end])
+        parent = fold(self.log[:position])
+        policy = self.policy | {"kappa": self.policy["kappa"] + (2 if raise_kappa else 0)}
+        wanted = other_contract(**policy) if move == "contract" else parent.specified().model_copy(
+            update={"policy": opened(**policy).specification.policy}
+        )  # fmt: skip
+        environment = ELSEWHERE if move == "environment" else parent.environment
+        try:
+            batch = decider.fork(parent, "hash", wanted, environment, DIGESTS)  # type: ignore[arg-type]
+        except RuleBroken:
+            assert parent.kappa >= wanted.policy.kappa
+            return
+        self.policy = policy
+        self.log, self.batches = self.log[:position], self.batches[:end]
+        self.state, self.recount = fold(self.log), Recount.replay(self.batches)
+        self.append(batch, f"{parent.campaign}.{end}")
+        self.check_fork(parent, batch)
+
+    def check_fork(self, parent: State, batch: Batch) -> None:
+        forked = batch[0]
+        assert isinstance(forked, CampaignForked)
+        same = UNCHANGED_BY_A_FORK | (set() if forked.stale else UNCHANGED_UNLESS_STALE)
+        for name in same:
+            assert getattr(self.state, name) == getattr(parent, name), name
+        assert not self.state.open_actions
+        assert set(self.state.pending) == set(parent.pending) | {
+            parent.actions[a].opportunity for a in parent.open_actions
+        }
+        assert self.state.spent == type(self.state.spent)()
+
+    # --- what holds after every step
+
+    @invariant()
+    def the_fold_agrees_with_the_recount(self) -> None:
+        state, recount = self.state, self.recount
+        assert (state.kappa, state.confirmations) == (recount.kappa, recount.confirmations)
+        assert (set(state.frontier), set(state.archive)) == (recount.frontier, recount.archive)
+        assert (set(state.merge_list), set(state.open_actions)) == (recount.merges, set(recount.open))
+        assert (set(state.pending), set(state.stale)) == (recount.pending, recount.due)
+        assert set(state.undecided_branches) == recount.undecided
+        assert set(state.retimings) | set(state.unsettled) == recount.unpromoted
+        assert not (state.retimings if recount.stopped else state.unsettled)
+        assert {name for name, node in state.implementations.items() if node.verified} == recount.verified
+        assert (state.status == "running") == recount.running
+        assert (state.status == "stopped", state.status == "paused") == (
+            recount.stopped,
+            recount.paused and not recount.stopped,
+        )
+        assert state.spent.reserved_tokens == sum(recount.reserved.values())
+        assert (state.spent.tokens, state.spent.audits) == (recount.tokens, recount.audits)
+
+    @invariant()
+    def sets_are_apart_and_complete(self) -> None:
+        state, recount = self.state, self.recount
+        assert not set(state.frontier) & set(state.archive)
+        assert all(
+            state.implementations[name].verdict is Correctness.VERIFIED for name in state.frontier | state.archive
+        )
+        assert set(state.merge_list) <= set(state.frontier)
+        if state.best is not None:
+            assert state.best in state.frontier
+            assert state.implementations[state.best].promoted
+        status = {name: item.status for name, item in state.opportunities.items()}
+        assert {name for name in status if status[name] == "pending"} == recount.pending
+        assert {name for name in status if status[name] == "consumed"} == recount.consumed
+        assert {name for name in status if status[name] == "withdrawn"} == recount.withdrawn
+        assert all(status[state.actions[name].opportunity] == "consumed" for name in state.open_actions)
+        counted = [node.verdict for node in state.implementations.values() if node.verdict is not None]
+        assert state.audited_count == len(counted) == state.verified_count + state.failed_count
+
+    def teardown(self) -> None:
+        """Wherever a fold is broken off, it goes on to the same state."""
+        for position in range(0, len(self.log) + 1, max(1, len(self.log) // 4)):
+            resumed = fold(self.log[position:], fold(self.log[:position]))
+            assert resumed == self.state
+            for field in fields(State):
+                value = getattr(self.state, field.name)
+                if isinstance(value, dict):
+                    assert list(getattr(resumed, field.name)) == list(value), f"the order of {field.name}"
+
+
+TestCommands = Commands.TestCase
+TestCommands.settings = settings(
+    max_examples=60, stateful_step_count=50, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
