@@ -7,6 +7,7 @@ long campaign quadratic. Whatever is handed to others is a frozen view made from
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from sys import intern
 from typing import Any, Literal
 
 from kernelbraid.events.audit import AuditCompleted, ImplementationPromoted, TimingCompleted
@@ -28,6 +29,7 @@ from kernelbraid.events.lineage import (
     BranchDeferred,
     BranchReactivated,
 )
+from kernelbraid.events.packed import NOTHING_FOUND, findings, pack_findings, pack_submission, submission
 from kernelbraid.events.search import (
     ActionDropped,
     ActionProposed,
@@ -72,15 +74,14 @@ class Implementation:
     parents: tuple[str, ...]
     scope: Scope
     mechanisms: tuple[str, ...]
-    sources: tuple[SourceFile, ...]
-    regions: tuple[Region, ...]
+    submission: bytes
+    """Sources and regions, packed."""
     submitted_at: int
     standing: Standing = "submitted"
     verdict: Correctness | None = None
     performance: Performance | None = None
-    measurement: Measurement | None = None
-    latencies: tuple[Latency, ...] = ()
-    resources: tuple[Resource, ...] = ()
+    findings: bytes = NOTHING_FOUND
+    """Latencies, measurement and resources, packed."""
     audited_at: int = 0
     timed_at: int = 0
     archived_at: int = 0
@@ -93,6 +94,31 @@ class Implementation:
     def verified(self) -> bool:
         """Whether it may be a parent: every check passed, every workload measured, in this environment."""
         return self.verdict is Correctness.VERIFIED and not self.stale
+
+    @property
+    def sources(self) -> tuple[SourceFile, ...]:
+        """Its files, whose texts are blobs."""
+        return submission(self.submission).sources
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """Its named regions."""
+        return submission(self.submission).regions
+
+    @property
+    def latencies(self) -> tuple[Latency, ...]:
+        """Every workload's latency, empty until it was verified."""
+        return findings(self.findings).latencies
+
+    @property
+    def measurement(self) -> Measurement | None:
+        """The last comparison with an incumbent."""
+        return findings(self.findings).measurement
+
+    @property
+    def resources(self) -> tuple[Resource, ...]:
+        """Measured facts of its artifact."""
+        return findings(self.findings).resources
 
 
 @dataclass(slots=True)
@@ -279,7 +305,7 @@ def _opened(state: State, event: CampaignOpened, position: int) -> None:
     _environment(state, event.environment)
     state.digests = event.digests
     state.implementations[ROOT] = Implementation(
-        ROOT, None, (), "joint", (), event.sources, event.regions, submitted_at=position
+        ROOT, None, (), "joint", (), pack_submission(event.sources, event.regions), submitted_at=position
     )
     state.stale[ROOT] = None
 
@@ -382,9 +408,23 @@ def _noted(state: State, event: NoteAdded, position: int) -> None:
 
 def _raised(state: State, event: OpportunityRaised, position: int) -> None:
     state.opportunities[event.opportunity] = Opportunity(
-        event.opportunity, event.mechanisms, event.parents, event.scope, event.expected_gain_ratio, position
+        event.opportunity,
+        _shared(event.mechanisms),
+        _known(state, event.parents),
+        event.scope,
+        event.expected_gain_ratio,
+        position,
     )
     state.pending[event.opportunity] = None
+
+
+# Every decoded event brings its own copy of each id and name; keeping the first one alone halves the state's size.
+def _known(state: State, implementations: Iterable[str]) -> tuple[str, ...]:
+    return tuple([state.implementations[implementation].id for implementation in implementations])
+
+
+def _shared(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(map(intern, names))
 
 
 def _withdrawn(state: State, event: OpportunityWithdrawn, position: int) -> None:
@@ -401,7 +441,7 @@ def _proposed(state: State, event: ActionProposed, position: int) -> None:
     opportunity.status = "consumed"
     state.pending.pop(event.opportunity, None)
     state.actions[event.action] = Action(
-        event.action, event.opportunity, event.parents, event.ancestor, event.scope, position
+        event.action, opportunity.id, _known(state, event.parents), event.ancestor, event.scope, position
     )
     state.open_actions[event.action] = None
     state.attempts.setdefault(opportunity.mechanisms, []).append(event.action)
@@ -416,12 +456,11 @@ def _submitted(state: State, event: ImplementationSubmitted, position: int) -> N
     state.consecutive_edit_failures = 0
     state.implementations[event.implementation] = Implementation(
         event.implementation,
-        event.action,
+        action.id,
         action.parents,
         action.scope,
-        event.mechanisms,
-        event.sources,
-        event.regions,
+        _shared(event.mechanisms),
+        pack_submission(event.sources, event.regions),
         submitted_at=position,
     )
 
@@ -477,8 +516,7 @@ def _count_verdict(state: State, verdict: Correctness | None, step: int) -> None
 
 
 def _judge(state: State, implementation: Implementation, event: AuditCompleted) -> None:
-    _measured(state, implementation, event)
-    implementation.resources = event.resources
+    _measured(state, implementation, event, event.resources)
     if event.verdict is not Correctness.VERIFIED:
         implementation.standing = "failed"
         for members in (state.frontier, state.archive, state.merge_list):
@@ -488,15 +526,20 @@ def _judge(state: State, implementation: Implementation, event: AuditCompleted) 
 
 
 def _to_frontier(state: State, implementation: str) -> None:
-    state.archive.pop(implementation, None)
-    state.frontier[implementation] = None
-    state.implementations[implementation].standing = "frontier"
+    node = state.implementations[implementation]
+    state.archive.pop(node.id, None)
+    state.frontier[node.id] = None
+    node.standing = "frontier"
 
 
-def _measured(state: State, implementation: Implementation, event: AuditCompleted | TimingCompleted) -> None:
+def _measured(
+    state: State,
+    implementation: Implementation,
+    event: AuditCompleted | TimingCompleted,
+    resources: tuple[Resource, ...],
+) -> None:
     implementation.performance = event.performance
-    implementation.latencies = event.latencies
-    implementation.measurement = event.measurement
+    implementation.findings = pack_findings(event.latencies, event.measurement, resources)
     if event.measurement is not None and event.measurement.confirmation is not None:
         state.confirmations = event.measurement.confirmation
     state.retimings.pop(implementation.id, None)
@@ -520,7 +563,7 @@ def _timed(state: State, event: TimingCompleted, position: int) -> None:
     implementation = state.implementations[event.implementation]
     implementation.timed_at = position
     if event.measurement is not None:
-        _measured(state, implementation, event)
+        _measured(state, implementation, event, implementation.resources)
         return
     implementation.performance = event.performance
     state.retimings.pop(event.implementation, None)
@@ -548,12 +591,12 @@ def _archived(state: State, event: BranchArchived, position: int) -> None:
 
 
 def _archive(state: State, implementation: str, position: int) -> None:
-    state.undecided_branches.pop(implementation, None)
-    state.frontier.pop(implementation, None)
-    state.merge_list.pop(implementation, None)
-    state.archive[implementation] = None
-    state.implementations[implementation].standing = "archive"
-    state.implementations[implementation].archived_at = position
+    node = state.implementations[implementation]
+    state.undecided_branches.pop(node.id, None)
+    state.frontier.pop(node.id, None)
+    state.merge_list.pop(node.id, None)
+    state.archive[node.id] = None
+    node.standing, node.archived_at = "archive", position
 
 
 def _reactivated(state: State, event: BranchReactivated, position: int) -> None:

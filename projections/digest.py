@@ -24,7 +24,7 @@ def state_digest(state: State) -> str:
     """SHA-256 in hex over the whole canonical state, its view's version and the names of its fields.
 
     Every field of the state counts, `recorded_at` and `active_s` included, as the log holds them. Ordered sets count
-    with their order, which is the log's; the keys of plain mappings are sorted.
+    with their order, which is the log's; the keys of plain mappings are sorted. Bytes are canonical JSON already.
     """
     digest = hashlib.sha256(_canonical([STATE_VIEW, _field_names(type(state))]))
     for part in _parts(state):
@@ -63,6 +63,8 @@ def _canonical(content: list[Any]) -> bytes:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return orjson.Fragment(value)
     if isinstance(value, Value):
         return vars(value)
     if isinstance(value, datetime):

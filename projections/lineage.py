@@ -50,10 +50,18 @@ class Promotion:
 
 
 @dataclass(slots=True)
+class Place:
+    """Where a node is drawn, and the brancher's last word on it. The lane is settled when it enters."""
+
+    lane: int
+    decision: BranchDecision | None = None
+
+
+@dataclass(slots=True)
 class LineageFold:
     """The accumulator: lanes, decisions and promotions. Verdicts and standings stay in the decider's state."""
 
-    lanes: dict[str, int] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
     tips: list[str] = field(default_factory=list)
     """The last node of each lane; empty for a dead end."""
     dead_lanes: list[int] = field(default_factory=list)
@@ -61,7 +69,6 @@ class LineageFold:
     """Parents of the actions whose offspring is not there yet."""
     offspring: dict[str, str] = field(default_factory=dict)
     """Implementations under audit, by action."""
-    decisions: dict[str, BranchDecision] = field(default_factory=dict)
     promotions: list[Promotion] = field(default_factory=list)
     forks: list[tuple[str, int]] = field(default_factory=list)
 
@@ -130,7 +137,7 @@ def _node(state: State, folded: LineageFold, column: int, node: Implementation) 
     return LineageNode(
         id=node.id,
         column=column,
-        lane=folded.lanes[node.id],
+        lane=folded.places[node.id].lane,
         parents=node.parents,
         ancestor=None if node.action is None else state.actions[node.action].ancestor,
         action=node.action,
@@ -147,7 +154,7 @@ def _node(state: State, folded: LineageFold, column: int, node: Implementation) 
         objective_s=state.root_objective_s if measurement is None and node.id == ROOT else _objective_s(node),
         ratio=None if measurement is None else measurement.ratio,
         speedup_ratio=_speedup_ratio(state, node),
-        decision=folded.decisions.get(node.id),
+        decision=folded.places[node.id].decision,
         submitted_at=node.submitted_at,
         audited_at=node.audited_at,
     )
@@ -200,13 +207,13 @@ def _submitted(folded: LineageFold, recorded: Recorded) -> None:
 
 def _enter(folded: LineageFold, implementation: str, parents: tuple[str, ...]) -> None:
     lane = _lane(folded, parents)
-    folded.lanes[implementation] = lane
+    folded.places[implementation] = Place(lane)
     folded.tips[lane] = implementation
 
 
 def _lane(folded: LineageFold, parents: tuple[str, ...]) -> int:
-    if parents and folded.tips[folded.lanes[parents[0]]] == parents[0]:
-        return folded.lanes[parents[0]]
+    if parents and folded.tips[lane := folded.places[parents[0]].lane] == parents[0]:
+        return lane
     if folded.dead_lanes:
         return heapq.heappop(folded.dead_lanes)
     folded.tips.append("")
@@ -238,7 +245,7 @@ def _audited(folded: LineageFold, recorded: Recorded) -> None:
 
 
 def _end_lane(folded: LineageFold, implementation: str) -> None:
-    lane = folded.lanes[implementation]
+    lane = folded.places[implementation].lane
     if folded.tips[lane] == implementation:
         folded.tips[lane] = ""
         heapq.heappush(folded.dead_lanes, lane)
@@ -263,7 +270,7 @@ def _decided(kind: Kind) -> Handler[LineageFold]:
     def take(folded: LineageFold, recorded: Recorded) -> None:
         event = recorded.event
         assert isinstance(event, BranchContinued | BranchDeferred | BranchArchived | BranchReactivated)
-        folded.decisions[event.implementation] = BranchDecision(kind, event.reason, recorded.position)
+        folded.places[event.implementation].decision = BranchDecision(kind, event.reason, recorded.position)
 
     return take
 
@@ -272,7 +279,8 @@ def _abandoned(folded: LineageFold, recorded: Recorded) -> None:
     event = recorded.event
     assert isinstance(event, BranchAbandoned)
     decision = BranchDecision("abandoned", f"{event.mechanism}: {event.reason}", recorded.position)
-    folded.decisions.update(dict.fromkeys(event.implementations, decision))
+    for implementation in event.implementations:
+        folded.places[implementation].decision = decision
 
 
 _HANDLERS: dict[type[Event], Handler[LineageFold]] = {
