@@ -144,16 +144,12 @@ def _reactivated(state: State, best: Implementation, desk: Desk) -> Iterator[Eve
     """Bring back archived changes of one path that can be merged with the new best."""
     for name in state.archive:
         node = state.implementations[name]
-        if node.scope == "joint" or not node.verified or _merged_before(state, name):
+        if node.scope == "joint" or not node.verified or evidence.merged_before(state, name):
             continue
         gain = mergeable_gain(state, node, desk)
         if gain is not None and set(node.parents) <= set(state.ancestors(best.id)):
             reason = f"its {node.scope} paths gained {gain:.2f}x, and {best.id} can take that in"
             yield from decider.reactivate_branch(state, name, best.id, reason)
-
-
-def _merged_before(state: State, name: str) -> bool:
-    return any(name in action.parents and len(action.parents) > 1 for action in state.actions.values())
 
 
 def _best(state: State) -> Implementation:

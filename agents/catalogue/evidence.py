@@ -82,6 +82,20 @@ def _brought_something(state: State, action: Action) -> bool:
     return tried.promoted or tried.standing in ("frontier", "dropped") or tried.performance is Performance.PROMOTABLE
 
 
+def brought_back(state: State) -> Iterator[str]:
+    """Frontier members that were archived and reactivated, and wait to be merged like those that were deferred."""
+    for name in state.frontier:
+        node = state.implementations[name]
+        reactivated = node.archived_at > 0 and name != state.best and name not in state.merge_list
+        if reactivated and node.scope != "joint" and node.verified and not merged_before(state, name):
+            yield name
+
+
+def merged_before(state: State, name: str) -> bool:
+    """Whether an action tried to merge it already."""
+    return any(name in action.parents and len(action.parents) > 1 for action in state.actions.values())
+
+
 def newly_opened(mechanism: Mechanism, parent: Implementation, falsified: Iterable[Implementation]) -> str | None:
     """The named precondition that this parent meets and no falsified one did, if there is one."""
     before = {name for item in falsified for name in item.mechanisms}

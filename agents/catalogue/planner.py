@@ -111,7 +111,7 @@ def follow_up(state: State, mechanism: Mechanism, parent: Implementation, ground
 def _merges(state: State, desk: Desk) -> Iterator[OpportunityRaised]:
     best = _best(state)
     waiting = {state.opportunities[item].parents for item in state.pending}
-    for name in state.merge_list:
+    for name in (*state.merge_list, *evidence.brought_back(state)):
         other = state.implementations[name]
         extra = evidence.extra_mechanisms(other, best)
         if (best.id, name) not in waiting and extra and composes(desk, best.mechanisms, extra):
