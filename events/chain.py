@@ -11,7 +11,7 @@ import hmac
 from dataclasses import dataclass, field
 
 from kernelbraid.events.codec import Codec, Record, parsed
-from kernelbraid.events.errors import EventInvalid
+from kernelbraid.events.errors import EventInvalid, LogDamaged
 from kernelbraid.events.event import Event
 
 GENESIS = ""
@@ -99,6 +99,8 @@ class Examination:
     batch: tuple[int, int] | None = (0, 0)
     broken: list[int] = field(default_factory=list)
     """Positions that consecutive broken links enter, up to the last row."""
+    uneven: Problem | None = None
+    """The first append whose events do not lie together and whole."""
 
     def look(self, row: Row, campaign: str) -> Event | None:
         """Takes the next row in; returns its event if it can be read."""
@@ -121,7 +123,10 @@ class Examination:
         self._enter(head.hash)
         self._blame()
         if self.batch is not None and self.batch[0] != self.batch[1]:
-            self.add(head.position, f"the log ends within a batch, after {self.batch[0]} of {self.batch[1]} events")
+            self.uneven = self.uneven or Problem(head.position, "the log ends within a batch of one append")
+        # Where a hash is broken, the row is named already and its batch means nothing.
+        if self.uneven is not None and not self.problems:
+            self.problems.append(self.uneven)
 
     def add(self, position: int, what: str) -> None:
         """Collects a problem; after a hundred, more say nothing new."""
@@ -134,7 +139,7 @@ class Examination:
             wrong = _misplaced(row, record, campaign)
             if wrong is None:
                 return record, self.codec.decode_record(record).event
-        except (EventInvalid, TypeError, ValueError) as error:
+        except (EventInvalid, LogDamaged, TypeError, ValueError) as error:
             wrong = f"row {row.position} cannot be read: {error}"
         self.add(row.position, wrong)
         return None
@@ -172,7 +177,8 @@ class Examination:
             before, whole = self.batch
             begins = before == whole and index == 1
             if not begins and (index, size) != (before + 1, whole):
-                self.add(self.position, f"row {self.position} is {index} of {size}, after {before} of {whole}")
+                what = f"row {self.position} is {index} of {size}, after {before} of {whole}"
+                self.uneven = self.uneven or Problem(self.position, what)
         self.batch = (index, size)
 
 

@@ -7,7 +7,7 @@ from typing import TypedDict, cast
 import orjson
 from pydantic import ValidationError
 
-from kernelbraid.events.errors import EventInvalid
+from kernelbraid.events.errors import EventInvalid, LogDamaged
 from kernelbraid.events.event import Actor, Event, Recorded
 from kernelbraid.events.registry import BY_NAME
 from kernelbraid.events.upcasts import UPCASTS, Payload, Upcast, upcast
@@ -26,6 +26,9 @@ class Record(TypedDict):
     version: int
     previous: str
     payload: Payload
+
+
+_KEYS = Record.__required_keys__
 
 
 class Codec:
@@ -74,7 +77,7 @@ class Codec:
             raise EventInvalid(f"{_place(event)} cannot be stored: it would not read back equal")
 
     def decode(self, state: bytes) -> Recorded:
-        """The event that these bytes hold, at today's schema version. Raises EventInvalid."""
+        """The event that these bytes hold, at today's schema version. Raises EventInvalid, LogDamaged."""
         return self.decode_record(parsed(state))
 
     def decode_record(self, record: Record) -> Recorded:
@@ -88,29 +91,31 @@ class Codec:
         if record["version"] != today:
             payload = upcast(name, payload, record["version"], today, self._upcasts)
         try:
-            event = validate(payload)
-        except ValidationError as error:
+            index, size = record["batch"]
+            return Recorded(
+                record["campaign"],
+                record["position"],
+                datetime.fromisoformat(record["recorded_at"]),
+                record["actor"],
+                record["cause"],
+                (index, size),
+                cast(Event, validate(payload)),
+            )
+        except (ValidationError, TypeError, ValueError) as error:
             raise EventInvalid(f"{name} version {record['version']} does not fit its schema: {error}") from error
-        index, size = record["batch"]
-        return Recorded(
-            record["campaign"],
-            record["position"],
-            datetime.fromisoformat(record["recorded_at"]),
-            record["actor"],
-            record["cause"],
-            (index, size),
-            cast(Event, event),
-        )
 
 
 def parsed(state: bytes) -> Record:
-    """The record that these bytes hold, its payload not yet looked at. Raises EventInvalid."""
+    """The record that these bytes hold, its payload not yet looked at. Raises LogDamaged for anything else."""
+    # SQLite keeps whatever an editor put there: text, for instance, which is not what was hashed.
+    if not isinstance(state, bytes):
+        raise LogDamaged(f"the stored value is {type(state).__name__}, not bytes")
     try:
         record = orjson.loads(state)
     except orjson.JSONDecodeError as error:
-        raise EventInvalid(f"the stored bytes are no JSON: {error}") from error
-    if not isinstance(record, dict) or record.keys() != Record.__required_keys__:
-        raise EventInvalid("the stored bytes are no event record")
+        raise LogDamaged(f"the stored bytes are no JSON: {error}") from error
+    if not isinstance(record, dict) or record.keys() != _KEYS:
+        raise LogDamaged("the stored bytes are no event record")
     return cast(Record, record)
 
 

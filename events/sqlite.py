@@ -114,7 +114,10 @@ class SqliteStore:
         previous = GENESIS if after <= 0 else None
         decode = self.codec.decode_record
         for position, state in self._states(campaign, max(after, 1), upto):
-            record = parsed(state)
+            try:
+                record = parsed(state)
+            except LogDamaged as error:
+                raise LogDamaged(f"{campaign} {position}: {error}; run verify") from error
             if (previous is not None and record["previous"] != previous) or record["position"] != position:
                 raise LogDamaged(f"{campaign} {position}: the chain of hashes does not hold; run verify")
             previous = hash_of(state)
