@@ -5,7 +5,6 @@ campaign; it is told the facts about a parent and answers with evidence, or with
 """
 
 import hashlib
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -82,6 +81,7 @@ def apply(mechanisms: Iterable[Mechanism], sources: Sources) -> Sources:
 
 
 def catalogue_digest(operator: Operator, target: str) -> str:
-    """SHA-256 of the catalogue's file: changes when any mechanism does."""
-    module = load_module(operator.folder / target / "catalogue.py")
-    return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()
+    """SHA-256 over the target's Python files by name: changes when any mechanism does, wherever it is written."""
+    files = sorted((operator.folder / target).glob("*.py"))
+    parts = [hashlib.sha256(file.read_bytes()).hexdigest() + file.name for file in files]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -1,6 +1,7 @@
 """linear in float64, its inputs, and the calls that must reproduce parts of one another."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,11 @@ def make_inputs(entry: Entry, dims: Mapping[str, int], rng: np.random.Generator,
         x[:] = x[0]
     if style == "cancellation":
         _cancel(x, w, rng)
-    cast = to_bfloat16 if entry.dtype == "bfloat16" else np.float32
-    return {"x": cast(x), "w": cast(w)}
+    return {"x": _stored(entry, x), "w": _stored(entry, w)}
+
+
+def _stored(entry: Entry, values: NDArray[np.float32]) -> NDArray[Any]:
+    return to_bfloat16(values) if entry.dtype == "bfloat16" else values
 
 
 def _cancel(x: NDArray[np.float32], w: NDArray[np.float32], rng: np.random.Generator) -> None:
@@ -43,7 +47,7 @@ def reference(entry: Entry, dims: Mapping[str, int], inputs: Arrays) -> Mapping[
     return {"y": x @ w.T}
 
 
-def _widened(entry: Entry, values: NDArray[np.generic]) -> NDArray[np.float64]:
+def _widened(entry: Entry, values: NDArray[Any]) -> NDArray[np.float64]:
     exact = from_bfloat16(values.view(np.uint16)) if entry.dtype == "bfloat16" else values
     return exact.astype(np.float64)
 

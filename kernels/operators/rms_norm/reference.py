@@ -1,6 +1,7 @@
 """rms_norm in float64, its inputs, and the calls that must reproduce parts of one another."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +27,11 @@ def make_inputs(entry: Entry, dims: Mapping[str, int], rng: np.random.Generator,
         x[:] = x[0]
     if style == "cancellation":
         x[:, ::7] *= np.float32(300)
-    cast = to_bfloat16 if entry.dtype == "bfloat16" else np.float32
-    return {"x": cast(x), "weight": cast(weight)}
+    return {"x": _stored(entry, x), "weight": _stored(entry, weight)}
+
+
+def _stored(entry: Entry, values: NDArray[np.float32]) -> NDArray[Any]:
+    return to_bfloat16(values) if entry.dtype == "bfloat16" else values
 
 
 def reference(entry: Entry, dims: Mapping[str, int], inputs: Arrays) -> Mapping[str, NDArray[np.float64]]:
@@ -36,7 +40,7 @@ def reference(entry: Entry, dims: Mapping[str, int], inputs: Arrays) -> Mapping[
     return {"y": x / np.sqrt((x * x).mean(axis=1, keepdims=True) + EPSILON) * weight}
 
 
-def _widened(entry: Entry, values: NDArray[np.generic]) -> NDArray[np.float64]:
+def _widened(entry: Entry, values: NDArray[Any]) -> NDArray[np.float64]:
     exact = from_bfloat16(values.view(np.uint16)) if entry.dtype == "bfloat16" else values
     return exact.astype(np.float64)
 
