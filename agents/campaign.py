@@ -27,6 +27,7 @@ class Campaign:
         self._lock = threading.RLock()
         self._state = fold(store.read(name))
         self._watch = watch
+        self._decided_at = datetime.now(UTC)
 
     @property
     def position(self) -> int:
@@ -43,25 +44,28 @@ class Campaign:
         """Append what `decide` decides at the current state.
 
         When somebody else appended first, the log is folded again and `decide` asked again: whatever was paid for
-        outside is kept, only the decision about it is made anew.
+        outside is kept, only the decision about it is made anew. What is recorded is the moment of the decision, so
+        that a replay sees the clock as the decision saw it.
         """
         with self._lock:
             while True:
                 self._catch_up()
+                self._decided_at = datetime.now(UTC)
                 decision = decide(self._state)
                 if decision is None:
                     return ()
                 try:
-                    recorded = self.store.append(self.name, self._state.position, decision)
+                    recorded = self.store.append(
+                        self.name, self._state.position, decision, recorded_at=self._decided_at
+                    )
                 except Conflict:
                     continue
                 self._take(recorded)
                 return recorded
 
     def idle_s(self) -> float:
-        """Seconds since the last event, by the wall clock."""
-        last = self._state.recorded_at
-        return 0.0 if last is None else max(0.0, (datetime.now(UTC) - last).total_seconds())
+        """Seconds from a driver's last event to the decision being made; for use inside `commit`."""
+        return since_driven_s(self._state, self._decided_at)
 
     def _catch_up(self) -> None:
         self._take(self.store.tail(self.name, self._state.position))
@@ -71,3 +75,8 @@ class Campaign:
             evolve(self._state, item)
             if self._watch is not None:
                 self._watch(item, self._state)
+
+
+def since_driven_s(state: State, now: datetime) -> float:
+    """Seconds of a driver's time at this moment that `state.spent` does not hold yet."""
+    return 0.0 if state.driven_at is None else max(0.0, (now - state.driven_at).total_seconds())

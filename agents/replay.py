@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from kernelbraid.agents import auditor, brancher, duty, editor, planner
+from kernelbraid.agents.campaign import since_driven_s
+from kernelbraid.agents.duty import Duty
 from kernelbraid.agents.search import Strategies, catalogue_strategies, code_digests, make_desk
 from kernelbraid.agents.strategy import Desk
 from kernelbraid.events import decider
@@ -23,7 +25,7 @@ from kernelbraid.events.campaign import (
     RootQualified,
 )
 from kernelbraid.events.errors import RuleBroken
-from kernelbraid.events.event import Decision, Event, Recorded
+from kernelbraid.events.event import Actor, Decision, Event, Recorded
 from kernelbraid.events.search import EditFailed, ImplementationSubmitted
 from kernelbraid.events.state import State, evolve, fold
 from kernelbraid.events.store import Store
@@ -91,16 +93,43 @@ class _Replay:
         self.batches = 0
         self.ordinals = {0: 0}
         self.warnings: dict[str, None] = {}
+        self.last_actor: Actor = "driver"
+        self.taken_up = True
+        """Whether a driver came newly to what is open, and the planner has not acted since."""
 
     def compare(self, batch: Batch) -> Divergence | None:
         recorded = tuple(item.event for item in batch)
-        elapsed_s = _elapsed_s(self.state, batch[0])
+        elapsed_s = since_driven_s(self.state, batch[0].recorded_at)
         self._warn(recorded[0])
+        if (missing := self._missing(batch[0], recorded, elapsed_s)) is not None:
+            return missing
         try:
             decided = redecide(self.state, batch, self.desk, elapsed_s)
         except RuleBroken as error:
             return Divergence(batch[0].position, batch[0].actor, recorded, (), f"the rules refuse it today: {error}")
         return self._difference(batch, recorded, decided)
+
+    def _missing(self, first: Recorded, recorded: tuple[Event, ...], elapsed_s: float) -> Divergence | None:
+        """What is due before this batch and not in the log, as far as the order of a round tells.
+
+        The planner goes on until it has nothing more to decide, and what was begun is finished before it goes on,
+        unless a driver took up what another one had left.
+        """
+        if first.actor == "user" or first.event.operational or isinstance(first.event, CampaignOpened | CampaignForked):
+            return None
+        if self.last_actor == "planner" != first.actor:
+            plan = planner.plan(self.state, self.desk, elapsed_s)
+            return None if plan is None else _due_and_missing(first, recorded, Duty("planner"), plan)
+        if self.last_actor == "planner" or first.actor not in ("planner", "driver") or self.taken_up:
+            return None
+        due = next(duty.started(self.state), None)
+        return None if due is None else _due_and_missing(first, recorded, due, self._own(due))
+
+    def _own(self, due: Duty) -> Decision | None:
+        """The decision that a duty calls for; None where it needs facts that only the log could hold."""
+        if due.actor == "editor":
+            return editor.edit(self.state, due.subject, self.desk)
+        return brancher.branch(self.state, due.subject, self.desk) if due.actor == "brancher" else None
 
     def _difference(self, batch: Batch, recorded: tuple[Event, ...], decided: Decision | None) -> Divergence | None:
         first = batch[0]
@@ -118,6 +147,12 @@ class _Replay:
             last = self.ordinals[self.state.position]
             self.ordinals[item.position] = last if item.event.operational else last + 1
             evolve(self.state, item)
+        first = batch[0]
+        if isinstance(first.event, CampaignResumed):
+            self.taken_up = True
+        elif not first.event.operational:
+            self.taken_up = self.taken_up and first.actor != "planner"
+            self.last_actor = first.actor
         self.batches += 1
 
     def _warn(self, event: Event) -> None:
@@ -128,14 +163,17 @@ class _Replay:
         return ReplayReport(name, self.state.position, self.batches, tuple(self.warnings), divergence)
 
 
+def _due_and_missing(first: Recorded, recorded: tuple[Event, ...], due: Duty, decision: Decision | None) -> Divergence:
+    subject = f" on {due.subject}" if due.subject else ""
+    decided = () if decision is None else decision.events
+    reason = f"a decision of the {due.actor}{subject} is due before this and missing"
+    return Divergence(first.position, first.actor, recorded, decided, reason)
+
+
 def _changed_code(recorded: Digests, today: Digests) -> Iterator[str]:
     for part in Digests.model_fields:
         if getattr(recorded, part) != getattr(today, part):
             yield f"the {part} code is not the one that made this log, so a divergence may come from that"
-
-
-def _elapsed_s(state: State, recorded: Recorded) -> float:
-    return 0.0 if state.recorded_at is None else (recorded.recorded_at - state.recorded_at).total_seconds()
 
 
 # --- one append, decided again -------------------------------------------------------------------------------------
