@@ -1,0 +1,103 @@
+"""How a command ends: one table from every expected failure to its exit code and the next step."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from kernelbraid.events.errors import (
+    BlobMissing,
+    CampaignExists,
+    CampaignMissing,
+    Conflict,
+    DriverPresent,
+    EventInvalid,
+    KernelbraidError,
+    LogDamaged,
+    NotDrivable,
+    PositionMissing,
+    RuleBroken,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreTooNew,
+)
+from kernelbraid.kernels.operators.operator import OperatorError
+from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
+
+
+class ExitCode(IntEnum):
+    """What the shell is told."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    MISMATCH = 4
+    DRIVEN = 5
+    INTERRUPTED = 130
+
+
+class OpsError(KernelbraidError):
+    """A command cannot do what was asked, for a reason of its own."""
+
+
+class NotFound(OpsError):
+    """What was named is not there."""
+
+
+class Unavailable(OpsError):
+    """An option names something that this version does not do."""
+
+
+class FolderTaken(OpsError):
+    """A folder to write into holds something already."""
+
+
+class PortTaken(OpsError):
+    """The metrics cannot be served on that port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """An exit code, and the step that usually helps."""
+
+    code: ExitCode
+    next_step: str = ""
+
+
+EXPECTED: tuple[type[Exception], ...] = (KernelbraidError, OperatorError, MissingToolchain)
+"""What a command reports without a traceback."""
+
+# The first row whose type fits is taken, so a subclass stands before its base. An empty step: the message has one.
+_ENDINGS: tuple[tuple[type[Exception], Ending], ...] = (
+    (CampaignMissing, Ending(ExitCode.NOT_FOUND, "`kernelbraid list` shows the campaigns of this store")),
+    (PositionMissing, Ending(ExitCode.NOT_FOUND, "`kernelbraid log CAMPAIGN` shows every position")),
+    (BlobMissing, Ending(ExitCode.NOT_FOUND, "`kernelbraid verify CAMPAIGN` says what else is missing")),
+    (NotFound, Ending(ExitCode.NOT_FOUND)),
+    (LogDamaged, Ending(ExitCode.MISMATCH, "`kernelbraid verify CAMPAIGN` names every row that does not hold")),
+    (EventInvalid, Ending(ExitCode.MISMATCH, "a newer kernelbraid may read it; `kernelbraid verify` names the row")),
+    (
+        DriverPresent,
+        Ending(ExitCode.DRIVEN, "`kernelbraid log CAMPAIGN --follow` watches it, `pause` or `stop` ends it"),
+    ),
+    (Unavailable, Ending(ExitCode.USAGE)),
+    (FolderTaken, Ending(ExitCode.FAILURE, "name another folder with --out, or empty that one")),
+    (PortTaken, Ending(ExitCode.FAILURE, "choose another --metrics-port")),
+    (StoreReadOnly, Ending(ExitCode.FAILURE, "choose a store that can be written: --store sqlite:///PATH")),
+    (
+        StoreFull,
+        Ending(ExitCode.FAILURE, "make room on the disk, then `kernelbraid resume CAMPAIGN`: the log is intact"),
+    ),
+    (StoreTooNew, Ending(ExitCode.FAILURE, "upgrade kernelbraid")),
+    (CampaignExists, Ending(ExitCode.FAILURE, "choose another --name")),
+    (Conflict, Ending(ExitCode.FAILURE, "run the command again")),
+    (NotDrivable, Ending(ExitCode.FAILURE)),
+    (RuleBroken, Ending(ExitCode.FAILURE)),
+    (StoreError, Ending(ExitCode.FAILURE)),
+    (OperatorError, Ending(ExitCode.FAILURE, "`kernelbraid operators` lists what comes with the package")),
+    (MissingToolchain, Ending(ExitCode.FAILURE, "`kernelbraid doctor` says what is there and what is missing")),
+)
+
+
+def ending_of(error: Exception) -> Ending:
+    """The exit code and next step of an expected failure."""
+    return next((ending for kind, ending in _ENDINGS if isinstance(error, kind)), Ending(ExitCode.FAILURE))

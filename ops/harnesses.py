@@ -1,0 +1,23 @@
+"""Which harness a command audits with."""
+
+from contextlib import AbstractContextManager
+from typing import cast
+
+from kernelbraid.agents.auditor import Harness
+from kernelbraid.agents.search import HarnessFactory, native_harness
+from kernelbraid.kernels.audit import harness as native
+from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
+from kernelbraid.kernels.operators.operator import Operator
+from kernelbraid.ops.wiring import Wiring
+
+
+def harness_factory(wiring: Wiring, unsafe_no_sandbox: bool = False) -> HarnessFactory:
+    """The wired harness, else this machine's; without a sandbox only when that was asked for."""
+    if wiring.harness is not None:
+        return wiring.harness
+    return _unboxed if unsafe_no_sandbox else native_harness
+
+
+def _unboxed(operator: Operator, target: str) -> AbstractContextManager[Harness]:
+    harness = native.Harness(operator, target, Sandbox(SandboxKind.NONE))
+    return cast(AbstractContextManager[Harness], harness)
