@@ -364,10 +364,11 @@ def _inherited(state: State) -> Spent:
 
 
 def _make_stale(state: State) -> None:
-    """No verdict holds here: root, best and frontier wait for an audit, and the root for its qualification."""
+    """No verdict holds here: root, best and frontier wait for an audit, and none is the best until the root qualifies."""
     best = [] if state.best is None else [state.best]
     state.stale = dict.fromkeys([ROOT, *best, *state.frontier])
     state.root_latencies, state.root_objective_s, state.baselines = (), None, ()
+    state.best, state.best_objective_s, state.speedup_ratio = None, None, 1.0
     state.retimings.clear()
     state.unsettled.clear()
     state.undecided_branches.clear()
