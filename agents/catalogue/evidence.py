@@ -79,7 +79,24 @@ def _brought_something(state: State, action: Action) -> bool:
     if action.implementation is None:
         return state.opportunities[action.opportunity].status == "pending"
     tried = state.implementations[action.implementation]
-    return tried.promoted or tried.standing in ("frontier", "dropped") or tried.performance is Performance.PROMOTABLE
+    if tried.promoted or tried.standing in ("frontier", "dropped") or tried.performance is Performance.PROMOTABLE:
+        return True
+    return tried.verified and (_merge_promoted(state, tried) or _follow_up_untried(state, tried))
+
+
+def _merge_promoted(state: State, tried: Implementation) -> bool:
+    """Whether it won by being merged, so that a best of another line, which lacks it, may take it up again."""
+    if tried.scope == "joint":
+        return False
+    merges = (action for action in state.actions.values() if len(action.parents) > 1 and tried.id in action.parents)
+    return any(merge.implementation and state.implementations[merge.implementation].promoted for merge in merges)
+
+
+def _follow_up_untried(state: State, tried: Implementation) -> bool:
+    """Whether what it was kept for was never tried, because the best moved on: that falsified nothing."""
+    raised = (item for item in state.opportunities.values() if item.parents == (tried.id,))
+    statuses = {item.status for item in raised}
+    return "withdrawn" in statuses and "consumed" not in statuses
 
 
 def brought_back(state: State) -> Iterator[str]:
