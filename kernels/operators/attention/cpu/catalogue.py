@@ -8,5 +8,4 @@ CATALOGUE=(m("lanes_4",D.lanes_4),m("lanes_8",D.lanes_8),m("lanes_16",D.lanes_16
 m("fused_multiply_add",D.fused_multiply_add),m("scale_query",D.scale_query),m("polynomial_exp",S.polynomial_exp),m("lane_maximum",S.lane_maximum),
 m("lane_weight_sum",S.lane_weight_sum),m("value_registers",S.value_registers),m("skipped_rescale",S.skipped_rescale),m("reciprocal",S.reciprocal),
 m("kv_tile_128",T.kv_tile_128),m("unpacked_tile",T.unpacked_tile),m("prefetched_tile",T.prefetched_tile),m("query_tile",T.query_tile,"full"),m("row_group",T.row_group,"full"),
-m("whole_tiles_full",T.whole_tiles_full,"full"),m("heads_together",T.heads_together,"decode"),m("whole_tiles_decode",T.whole_tiles_decode,"decode"),
-m("head_dim_64_full",T.head_dim_64_full,"full"),m("head_dim_64_decode",T.head_dim_64_decode,"decode"))
+m("whole_tiles_full",T.whole_tiles_full,"full"),m("heads_together",T.heads_together,"decode"),)

@@ -1,8 +1,13 @@
 """Mechanisms on the products of one query with the keys of a tile: lanes, their sums, fused arithmetic."""
 
-from kernelbraid.kernels.operators.catalogue import Facts, Mechanism
+from pathlib import Path
+
+from kernelbraid.kernels.operators.cases import load_module
 from kernelbraid.kernels.operators.operator import Sources
 from kernelbraid.kernels.operators.regions import Refused, edit_region, region, replace_region
+
+FORMS = load_module(Path(__file__).parent / "forms.py")
+swap_region, rows_in_lanes = FORMS.swap_region, FORMS.rows_in_lanes
 
 ROOT_DOT = """\
 // One running sum, in the order of the head dimension.
@@ -12,20 +17,6 @@ INLINE float dot(const float *query, struct tile tile, int64_t key)
     for (int64_t d = 0; d < tile.head_dim; d++)
         sum = multiply_add(query[d], key_of(tile, key, d), sum);
     return sum;
-}
-"""
-
-ROOT_KEY_OF = """\
-INLINE float key_of(struct tile tile, int64_t key, int64_t d)
-{
-    return element(tile.keys, key * tile.stride + d, tile.dtype);
-}
-"""
-
-KEYS_OF = """\
-INLINE lanes keys_of(struct tile tile, int64_t key, int64_t d)
-{
-    return load_lanes(tile.keys, key * tile.stride + d, tile.dtype);
 }
 """
 
@@ -100,9 +91,11 @@ INLINE void score_tile(float *scores, const struct row *row, struct tile tile, i
         lanes sums[KEY_GROUP] = {{0}};
         for (int64_t d = 0; d < tile.head_dim; d += LANES) {
             const lanes query = load_lanes(row->query, d, F32);
+#pragma GCC unroll 16
             for (int64_t i = 0; i < KEY_GROUP; i++)
                 sums[i] = multiply_add_lanes(query, keys_of(tile, key + i, d), sums[i]);
         }
+#pragma GCC unroll 16
         for (int64_t i = 0; i < KEY_GROUP; i++)
             scores[key + i] = sum_of_lanes(sums[i]) * row->scale;
     }
@@ -122,26 +115,24 @@ INLINE lanes fold(lanes a, lanes b)
     return lower + upper;
 }
 
-// Lane i of the result is the sum of the lanes of sums[i], folded by halves: l with l + 8, + 4, + 2, + 1.
-INLINE lanes sum_each(lanes *sums)
+// Four of the sixteen sums, every fourth from i on, folded twice.
+INLINE lanes fold_four(const lanes *sums, int i)
 {
-    for (int width = LANES; width > 1; width /= 2)
-        for (int i = 0; i < width / 2; i++)
-            sums[i] = fold(sums[i], sums[i + width / 2]);
-    return sums[0];
+    return fold(fold(sums[i], sums[i + 8]), fold(sums[i + 4], sums[i + 12]));
 }
 
-// Lane i is the dot product with key + i, for the first `present` keys, and zero beyond. Each is LANES running
-// sums, lane l over the elements l, l + LANES, ...; the sums of all keys are folded together.
+// Lane i is the dot product with key + i, for the first `present` keys; beyond, that of the last one again. Each
+// is LANES running sums, lane l over the elements l, l + LANES, ..., folded by halves: l with l + 8, + 4, + 2, + 1.
 INLINE lanes dots(const float *query, struct tile tile, int64_t key, int64_t present)
 {
     lanes sums[LANES] = {{0}};
     for (int64_t d = 0; d < tile.head_dim; d += LANES) {
         const lanes part = load_lanes(query, d, F32);
-        for (int64_t i = 0; i < present; i++)
-            sums[i] = multiply_add_lanes(part, keys_of(tile, key + i, d), sums[i]);
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < LANES; i++)
+            sums[i] = multiply_add_lanes(part, keys_of(tile, key + smaller(i, present - 1), d), sums[i]);
     }
-    return sum_each(sums);
+    return fold(fold(fold_four(sums, 0), fold_four(sums, 2)), fold(fold_four(sums, 1), fold_four(sums, 3)));
 }
 """
 
@@ -164,13 +155,6 @@ INLINE void score_tile(float *scores, const struct row *row, struct tile tile, i
 SCALED = " * row->scale"
 
 
-def _swap(sources: Sources, name: str, old: str, new: str) -> Sources:
-    """The region's text must be `old` and becomes `new`."""
-    if region(sources, name) != old:
-        raise Refused(f"region {name} is not in the form this rewrite knows")
-    return replace_region(sources, name, new)
-
-
 def _scored(sources: Sources, olds: tuple[str, ...], new: str) -> Sources:
     """Region scores in one of the old forms becomes the new one; where the scale was folded away, it stays so."""
     present = region(sources, "scores")
@@ -184,9 +168,9 @@ def _scored(sources: Sources, olds: tuple[str, ...], new: str) -> Sources:
 
 def lanes_4(sources: Sources) -> Sources:
     """The dot product in four lanes, and the vector types that later mechanisms use."""
-    edited = edit_region(sources, "tile", ROOT_KEY_OF, KEYS_OF)
+    edited = rows_in_lanes(sources, "key")
     edited = replace_region(edited, "arithmetic", region(edited, "arithmetic") + LANE_TYPES)
-    return _swap(edited, "dot", ROOT_DOT, LANE_DOT)
+    return swap_region(edited, "dot", ROOT_DOT, LANE_DOT)
 
 
 def lanes_8(sources: Sources) -> Sources:
@@ -201,7 +185,7 @@ def lanes_16(sources: Sources) -> Sources:
 
 def batched_lane_sum(sources: Sources) -> Sources:
     """Sixteen keys at a time, whose lanes are summed by one tree of folds."""
-    edited = _swap(sources, "dot", LANE_DOT, BATCHED_DOT)
+    edited = swap_region(sources, "dot", LANE_DOT, BATCHED_DOT)
     return _scored(edited, (ROOT_SCORES, KEY_GROUP_SCORES), BATCHED_SCORES)
 
 

@@ -1,9 +1,13 @@
 """Mechanisms on the order of the work: tiles and what is kept of them, rows and heads that share them, entries."""
 
-import re
+from pathlib import Path
 
+from kernelbraid.kernels.operators.cases import load_module
 from kernelbraid.kernels.operators.operator import Sources
-from kernelbraid.kernels.operators.regions import Refused, edit_region, region, replace_region
+from kernelbraid.kernels.operators.regions import edit_region
+
+FORMS = load_module(Path(__file__).parent / "forms.py")
+swap_region, rows_unpacked = FORMS.swap_region, FORMS.rows_unpacked
 
 ROOT_FULL = """\
 // One query head over the whole sequence: row i attends to keys 0 .. i.
@@ -71,16 +75,22 @@ INLINE void accumulate_group_part(struct row *rows, float (*weights)[KV_TILE], s
                                   int64_t d, int64_t width)
 {
     lanes sums[ROW_GROUP][GROUP_WIDE / LANES];
+#pragma GCC unroll 16
     for (int64_t row = 0; row < ROW_GROUP; row++)
+#pragma GCC unroll 16
         for (int64_t i = 0; i < width / LANES; i++)
             sums[row][i] = load_lanes(rows[row].output, d + i * LANES, F32);
     for (int64_t key = 0; key < count; key++)
+#pragma GCC unroll 16
         for (int64_t i = 0; i < width / LANES; i++) {
             const lanes values = values_of(tile, key, d + i * LANES);
+#pragma GCC unroll 16
             for (int64_t row = 0; row < ROW_GROUP; row++)
                 sums[row][i] = multiply_add_lanes(all_lanes(weights[row][key]), values, sums[row][i]);
         }
+#pragma GCC unroll 16
     for (int64_t row = 0; row < ROW_GROUP; row++)
+#pragma GCC unroll 16
         for (int64_t i = 0; i < width / LANES; i++)
             memcpy(rows[row].output + d + i * LANES, &sums[row][i], sizeof sums[row][i]);
 }
@@ -102,14 +112,14 @@ INLINE void attend_group(struct row *rows, int64_t seen, struct tile tile)
     for (; d < tile.head_dim; d += GROUP_NARROW)
         accumulate_group_part(rows, weights, tile, shared, d, GROUP_NARROW);
     struct tile rest = tile;
-    rest.values = at(tile.values, shared * tile.stride, tile.dtype);
+    rest.values += shared * tile.stride;
     for (int64_t row = 1; row < ROW_GROUP; row++)
         accumulate(rows[row].output, weights[row] + shared, rest, smaller(KV_TILE, seen + row) - shared);
 }
 
 // One tile for some consecutive rows, of which the first sees `seen` keys, each next one a key more, and those
-// with none (seen <= 0) nothing.
-INLINE void attend_rows(struct row *rows, int64_t count, int64_t seen, struct tile tile, struct workspace *workspace)
+// with none (seen <= 0) nothing. Compiled once for both dtypes.
+static void attend_rows(struct row *rows, int64_t count, int64_t seen, struct tile tile, struct workspace *workspace)
 {
     int64_t i = seen > 0 ? 0 : 1 - seen;
     for (; i + ROW_GROUP <= count; i += ROW_GROUP)
@@ -184,13 +194,13 @@ VIEWED_TILE = """\
 UNPACKED_TILE = """\
     const int64_t stride = s.kv_heads * s.head_dim;
     if (s.dtype == F32)
-        return (struct tile){at(s.keys, first, F32), at(s.values, first, F32), stride, s.head_dim, F32};
+        return (struct tile){at(s.keys, first, F32), at(s.values, first, F32), stride, s.head_dim};
     for (int64_t key = 0; key < count; key++)
         for (int64_t d = 0; d < s.head_dim; d++) {
             workspace->keys[key * s.head_dim + d] = element(s.keys, first + key * stride + d, s.dtype);
             workspace->values[key * s.head_dim + d] = element(s.values, first + key * stride + d, s.dtype);
         }
-    return (struct tile){workspace->keys, workspace->values, s.head_dim, s.head_dim, F32};
+    return (struct tile){workspace->keys, workspace->values, s.head_dim, s.head_dim};
 """
 
 FIRST_ELEMENT = """\
@@ -205,27 +215,35 @@ PREFETCH = """\
     }
 """
 
-ATTEND_ROWS_CALL = """\
-            attend_rows(rows, count, first + 1 - start, tile, workspace);
+UNPACKED_TILE_TYPE = """\
+// A few consecutive keys and values of one KV head; stride is the distance between rows in elements.
+struct tile {
+    const float *keys, *values;
+    int64_t stride, head_dim;
+};
 """
 
-WHOLE_ROWS_CALL = """\
-            if (start + KV_TILE <= first + 1)
-                attend_rows(rows, count, KV_TILE, tile, workspace);
-            else
-                attend_rows(rows, count, first + 1 - start, tile, workspace);
+VIEWED_TILE_TYPE = """\
+// A few consecutive keys and values of one KV head; stride is the distance between rows in elements.
+struct tile {
+    const void *keys, *values;
+    int64_t stride, head_dim;
+    enum dtype dtype;
+};
 """
 
-ATTEND_HEADS_CALL = """\
-        attend_heads(rows, heads, open_tile(s, kv_head, start, count, workspace), count, workspace);
+ROW_GROUPS = """\
+    int64_t i = seen > 0 ? 0 : 1 - seen;
+    for (; i + ROW_GROUP <= count; i += ROW_GROUP)
+        attend_group(&rows[i], seen + i, tile);
 """
 
-WHOLE_HEADS_CALL = """\
-        const struct tile tile = open_tile(s, kv_head, start, count, workspace);
-        if (count == KV_TILE)
-            attend_heads(rows, heads, tile, KV_TILE, workspace);
-        else
-            attend_heads(rows, heads, tile, count, workspace);
+WHOLE_ROW_GROUPS = """\
+    int64_t i = seen > 0 ? 0 : 1 - seen;
+    for (; seen >= KV_TILE && i + ROW_GROUP <= count; i += ROW_GROUP)
+        attend_group(&rows[i], KV_TILE, tile);
+    for (; i + ROW_GROUP <= count; i += ROW_GROUP)
+        attend_group(&rows[i], seen + i, tile);
 """
 
 
@@ -248,7 +266,11 @@ def unpacked_tile(sources: Sources) -> Sources:
         ": nothing is copied to the workspace.",
         "; bfloat16 is widened into the\n// workspace, once for all that use the tile.",
     )
-    return edit_region(edited, "tile", VIEWED_TILE, UNPACKED_TILE)
+    edited = edit_region(edited, "tile", VIEWED_TILE_TYPE, UNPACKED_TILE_TYPE)
+    edited = edit_region(edited, "tile", VIEWED_TILE, UNPACKED_TILE)
+    edited = edit_region(edited, "tile_step", "// One whole step: the", "// One whole step, compiled once for both paths and dtypes: the")
+    edited = edit_region(edited, "tile_step", "INLINE void attend_tile(", "static void attend_tile(")
+    return rows_unpacked(rows_unpacked(edited, "key"), "value")
 
 
 def prefetched_tile(sources: Sources) -> Sources:
@@ -258,9 +280,7 @@ def prefetched_tile(sources: Sources) -> Sources:
 
 def query_tile(sources: Sources) -> Sources:
     """Thirty-two rows share each tile they open."""
-    if region(sources, "full") != ROOT_FULL:
-        raise Refused("region full is not in the form this rewrite knows")
-    return replace_region(sources, "full", QUERY_TILE_FULL)
+    return swap_region(sources, "full", ROOT_FULL, QUERY_TILE_FULL)
 
 
 def row_group(sources: Sources) -> Sources:
@@ -270,36 +290,9 @@ def row_group(sources: Sources) -> Sources:
 
 def whole_tiles_full(sources: Sources) -> Sources:
     """Tiles left of the diagonal go without the causal limit, their key count a constant."""
-    return edit_region(sources, "full", ATTEND_ROWS_CALL, WHOLE_ROWS_CALL)
+    return edit_region(sources, "full", ROW_GROUPS, WHOLE_ROW_GROUPS)
 
 
 def heads_together(sources: Sources) -> Sources:
     """The query heads of one KV head share each tile they open."""
-    if region(sources, "decode") != ROOT_DECODE:
-        raise Refused("region decode is not in the form this rewrite knows")
-    return replace_region(sources, "decode", TOGETHER_DECODE)
-
-
-def whole_tiles_decode(sources: Sources) -> Sources:
-    """Whole tiles have a constant key count; only the last one may not."""
-    return edit_region(sources, "decode", ATTEND_HEADS_CALL, WHOLE_HEADS_CALL)
-
-
-def head_dim_64_full(sources: Sources) -> Sources:
-    """A build of the full path for heads of 64 beside the general one."""
-    return _specialised(sources, "full_entries", "full")
-
-
-def head_dim_64_decode(sources: Sources) -> Sources:
-    """A build of the decode path for heads of 64 beside the general one."""
-    return _specialised(sources, "decode_entries", "decode")
-
-
-def _specialised(sources: Sources, name: str, function: str) -> Sources:
-    general = re.compile(rf"^    ({function}\(\(struct sequence\)\{{.*), dims\[4\], (.*;)\n", re.MULTILINE)
-    text, count = general.subn(
-        r"    if (dims[4] == 64)\n        \1, 64, \2\n    else\n        \1, dims[4], \2\n", region(sources, name)
-    )
-    if count != 2:
-        raise Refused(f"region {name}: expected two general entries, found {count}")
-    return replace_region(sources, name, text)
+    return swap_region(sources, "decode", ROOT_DECODE, TOGETHER_DECODE)

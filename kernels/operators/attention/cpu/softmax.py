@@ -1,7 +1,13 @@
 """Mechanisms on the softmax and on what it weighs: exp, maximum, sums, rescaling, the value product, the end."""
 
+from pathlib import Path
+
+from kernelbraid.kernels.operators.cases import load_module
 from kernelbraid.kernels.operators.operator import Sources
-from kernelbraid.kernels.operators.regions import Refused, edit_region, region, replace_region
+from kernelbraid.kernels.operators.regions import edit_region
+
+FORMS = load_module(Path(__file__).parent / "forms.py")
+swap_region, rows_in_lanes = FORMS.swap_region, FORMS.rows_in_lanes
 
 ROOT_EXPONENTIAL = """\
 INLINE float exponential(float x)
@@ -110,20 +116,6 @@ INLINE void accumulate(float *output, const float *weights, struct tile tile, in
 }
 """
 
-ROOT_VALUE_OF = """\
-INLINE float value_of(struct tile tile, int64_t key, int64_t d)
-{
-    return element(tile.values, key * tile.stride + d, tile.dtype);
-}
-"""
-
-VALUES_OF = """\
-INLINE lanes values_of(struct tile tile, int64_t key, int64_t d)
-{
-    return load_lanes(tile.values, key * tile.stride + d, tile.dtype);
-}
-"""
-
 REGISTER_VALUES = """\
 // Output elements that stay in registers over all keys of a tile.
 enum { WIDE = 64, NARROW = 16 };
@@ -133,11 +125,14 @@ INLINE void accumulate_part(float *output, const float *weights, struct tile til
                             int64_t width)
 {
     lanes sums[WIDE / LANES];
+#pragma GCC unroll 16
     for (int64_t i = 0; i < width / LANES; i++)
         sums[i] = load_lanes(output, d + i * LANES, F32);
     for (int64_t key = 0; key < count; key++)
+#pragma GCC unroll 16
         for (int64_t i = 0; i < width / LANES; i++)
             sums[i] = multiply_add_lanes(all_lanes(weights[key]), values_of(tile, key, d + i * LANES), sums[i]);
+#pragma GCC unroll 16
     for (int64_t i = 0; i < width / LANES; i++)
         memcpy(output + d + i * LANES, &sums[i], sizeof sums[i]);
 }
@@ -176,13 +171,6 @@ MULTIPLIED = """\
 """
 
 
-def swap_region(sources: Sources, name: str, old: str, new: str) -> Sources:
-    """The region, which must read `old`, now reads `new`. Raises Refused otherwise."""
-    if region(sources, name) != old:
-        raise Refused(f"region {name} is not in the form this rewrite knows")
-    return replace_region(sources, name, new)
-
-
 def polynomial_exp(sources: Sources) -> Sources:
     """A branch-free polynomial in place of the library's expf."""
     return swap_region(sources, "exponential", ROOT_EXPONENTIAL, POLYNOMIAL)
@@ -200,7 +188,7 @@ def lane_weight_sum(sources: Sources) -> Sources:
 
 def value_registers(sources: Sources) -> Sources:
     """The loops of the value product exchanged, so that a stretch of the output stays in registers."""
-    edited = edit_region(sources, "tile", ROOT_VALUE_OF, VALUES_OF)
+    edited = rows_in_lanes(sources, "value")
     return swap_region(edited, "values", ROOT_VALUES, REGISTER_VALUES)
 
 

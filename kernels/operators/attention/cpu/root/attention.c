@@ -13,6 +13,11 @@
 enum dtype { F32, BF16 };
 enum { MAX_HEAD_DIM = 256 };
 
+INLINE int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 // region kv_tile
 // Keys that one step of the online softmax takes in.
 enum { KV_TILE = 64 };
@@ -23,13 +28,6 @@ struct sequence {
     const void *queries, *keys, *values;
     void *output;
     int64_t query_heads, kv_heads, head_dim;
-    enum dtype dtype;
-};
-
-// A few consecutive keys and values of one KV head; stride is the distance between rows in elements.
-struct tile {
-    const void *keys, *values;
-    int64_t stride, head_dim;
     enum dtype dtype;
 };
 
@@ -81,6 +79,13 @@ INLINE float multiply_add(float a, float b, float c)
 // endregion arithmetic
 
 // region tile
+// A few consecutive keys and values of one KV head; stride is the distance between rows in elements.
+struct tile {
+    const void *keys, *values;
+    int64_t stride, head_dim;
+    enum dtype dtype;
+};
+
 // What a path keeps beside its rows.
 struct workspace {
     float scores[KV_TILE];
@@ -220,11 +225,6 @@ INLINE void finish_row(const struct row *row, struct sequence s, int64_t index)
         store(s.output, index + d, row->output[d] / row->weight_sum, s.dtype);
 }
 // endregion finish
-
-INLINE int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 // region full
 // One query head over the whole sequence: row i attends to keys 0 .. i.
