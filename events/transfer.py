@@ -217,9 +217,8 @@ class _Import:
         event = exam.look(row, exported.name)
         if exam.problems or exam.broken or event is None:
             raise LogDamaged(f"{exported.name} {position}: the file's chain of hashes does not hold")
-        cited = (event.parent, event.at + 1) if isinstance(event, CampaignForked) else None
-        due = (exported.parent, exported.start) if exported.parent and position == exported.start else None
-        if cited != due:
+        cited = event.at + 1 if isinstance(event, CampaignForked) else None
+        if cited != (exported.start if position == exported.start > 1 else None):
             raise LogDamaged(f"{exported.name} {position}: the file's header and its events disagree about the fork")
         self.named.update(named_blobs(event))
         return row

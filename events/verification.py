@@ -38,12 +38,12 @@ class _Check:
         self.blobs: dict[str, int] = {}
         """Digest to the first position that names it."""
 
-    def prefix(self, segment: Segment, last: int | None, parent: str | None) -> None:
-        """Looks at one campaign's rows of the log; `parent` is the campaign they continue."""
+    def stretch(self, segment: Segment, last: int) -> None:
+        """Looks at one campaign's rows of the log, up to `last`."""
         for row in self.store.rows(segment.campaign, segment.first, last):
             event = self.exam.look(row, segment.campaign)
             if event is not None:
-                self._forked_rightly(row.position, event, segment, parent)
+                self._begins_rightly(row.position, event, segment)
                 self._note(row.position, event)
 
     def end(self, row: HeadRow) -> None:
@@ -76,14 +76,12 @@ class _Check:
         for digest in named_blobs(event):
             self.blobs.setdefault(digest, position)
 
-    def _forked_rightly(self, position: int, event: Event, segment: Segment, parent: str | None) -> None:
-        """The head record's word on where a campaign comes from must be that of its first event."""
-        cited = (event.parent, event.at + 1) if isinstance(event, CampaignForked) else None
-        due = (parent, segment.first) if parent is not None and position == segment.first else None
+    def _begins_rightly(self, position: int, event: Event, segment: Segment) -> None:
+        """Where a campaign begins must be what its first event says; from whom, the chain of hashes shows."""
+        cited = event.at + 1 if isinstance(event, CampaignForked) else None
+        due = segment.first if position == segment.first > 1 else None
         if cited != due:
-            self.exam.add(
-                position, f"row {position} forks {cited}, its head record says {due} (parent, first position)"
-            )
+            self.exam.add(position, f"row {position} begins a fork at {cited}, the head record at {due}")
 
     def _not_noted(self, head: Head) -> str:
         if self.noted_at is None:
@@ -103,10 +101,8 @@ def verified(store: Raw, campaign: str, noted: str | None) -> Verification:
     except CampaignMissing as error:
         check.exam.add(0, f"an ancestor's head record is missing: {error}")
         return _result(campaign, row.head, check)
-    parent = None
     for segment in segments:
-        check.prefix(segment, row.head.position if segment.last is None else segment.last, parent)
-        parent = segment.campaign
+        check.stretch(segment, row.head.position if segment.last is None else segment.last)
     check.end(row)
     check.named()
     return _result(campaign, row.head, check)
