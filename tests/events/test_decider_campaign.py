@@ -388,7 +388,7 @@ def stale_child(**options: object) -> Given:
 def test_stale_verdicts_are_audited_again_before_any_action(options: dict[str, object]) -> None:
     child = stale_child(**options)
     assert list(child.state.stale) == [ROOT, "i0001", "i0002"]
-    assert (child.state.status, child.state.root_objective_s) == ("opening", None)
+    assert (child.state.status, child.state.root_objective_s, child.state.best) == ("opening", None, None)
     child.when(decider.propose_action, proposed("a0004", "o0004", "i0002")).then_refused("opening")
     child.when(decider.archive_branch, "i0002", "").then_refused("audited again")
 
@@ -450,7 +450,7 @@ def test_a_stop_in_a_stale_fork_leaves_the_root_to_qualify_in_the_next() -> None
     child = stale_child(reaudit=True).and_then(USER_STOP, campaign="child")
     child = child.decided(decider.complete_root_audit, root_audit())
     grandchild = forked(child)
-    assert (list(grandchild.state.stale), grandchild.state.best) == ([ROOT, "i0001", "i0002"], "i0001")
+    assert (list(grandchild.state.stale), grandchild.state.best) == ([ROOT, "i0001", "i0002"], None)
 
 
 def test_what_a_stop_left_unpromoted_is_timed_again_in_a_fork() -> None:

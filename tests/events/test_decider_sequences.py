@@ -4,8 +4,9 @@ A machine sends valid and invalid commands to the decider's verbs. Whatever they
 states the rules a second time, naively and from the events alone; after every step the fold must agree with it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from random import Random
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -452,7 +453,12 @@ class Recount:
 
 # --- the machine ---------------------------------------------------------------------------------------------------
 
-VERDICTS = [*[Correctness.VERIFIED] * 6, Correctness.DISAGREEMENT, Correctness.CRASHED, Infrastructure.DEVICE_FAULT]
+VERDICTS: list[Correctness | Infrastructure] = [
+    *[Correctness.VERIFIED] * 6,
+    Correctness.DISAGREEMENT,
+    Correctness.CRASHED,
+    Infrastructure.DEVICE_FAULT,
+]
 PERFORMANCES = [*[Performance.PROMOTABLE] * 4, *Performance]
 WRONG: list[dict[str, Any]] = [
     {"delta_ratio": 0.009, "upper_bound_ratio": 0.98},
@@ -467,15 +473,31 @@ WRONG: list[dict[str, Any]] = [
 TEXTS = [regions("n", "r", "r"), regions("r", "n", "r"), regions("n", "n", "r"), regions("n", "n", "n"), regions()]
 MECHANISMS = ["tile", "simd"]
 UNCHANGED_BY_A_FORK = {
-    "kappa", "confirmations", "best", "best_objective_s", "speedup_ratio", "frontier", "archive", "merge_list",
+    "kappa", "confirmations", "frontier", "archive", "merge_list",
     "actions", "attempts", "requests_used", "audited_count", "verified_count", "failed_count", "promoted_count",
 }  # fmt: skip
-UNCHANGED_UNLESS_STALE = {"undecided_branches", "root_latencies", "root_objective_s", "baselines"}
+UNCHANGED_UNLESS_STALE = {
+    "best",
+    "best_objective_s",
+    "speedup_ratio",
+    "undecided_branches",
+    "root_latencies",
+    "root_objective_s",
+    "baselines",
+}
 
 
-def mostly(good: list[Any], bad: list[Any]) -> st.SearchStrategy[Any]:
-    """One of the good ones four times out of five, where there are any."""
-    return st.sampled_from(good * 4 * max(1, len(bad)) + bad * max(1, len(good))) if good else st.sampled_from(bad)
+DICE = st.randoms(use_true_random=True)
+
+
+def mostly(dice: Random, good: Sequence[Any], bad: Sequence[Any]) -> Any:
+    """One of the good ones nine times out of ten, where there are any."""
+    return dice.choice(good if good and (not bad or dice.random() < 0.9) else bad)
+
+
+def some(dice: Random, least: int, good: Sequence[Any], bad: Sequence[Any]) -> list[Any]:
+    """Up to two of them, mostly of the good ones."""
+    return [mostly(dice, good, bad) for _ in range(dice.choice([least, 1, 1, 2]))]
 
 
 class Commands(RuleBasedStateMachine):
@@ -487,17 +509,23 @@ class Commands(RuleBasedStateMachine):
         edits=st.integers(2, 4),
         audits=st.sampled_from([None, None, 6]),
         tokens=st.sampled_from([None, 100]),
-        qualifies=mostly([True], [False]),
+        dice=DICE,
     )
-    def open(
-        self, kappa: int, parallel: int, edits: int, audits: int | None, tokens: int | None, qualifies: bool
-    ) -> None:
+    def open(self, kappa: int, parallel: int, edits: int, audits: int | None, tokens: int | None, dice: Random) -> None:
+        """A campaign that may have come some way already."""
         self.log: list[Recorded] = []
         self.state, self.recount, self.batches = State(), Recount(), []  # type: ignore[var-annotated]
-        self.policy = {"kappa": kappa, "parallel": parallel, "edits_failing": edits, "audits": audits, "tokens": tokens}
+        self.policy: dict[str, Any] = {
+            "kappa": kappa,
+            "parallel": parallel,
+            "edits_failing": edits,
+            "audits": audits,
+            "tokens": tokens,
+        }
         self.send(decider.open_campaign, opened(**self.policy))
-        if qualifies:
+        if dice.random() < 0.9:
             self.send(decider.complete_root_audit, root_audit())
+            self.work(dice)
 
     def send(self, verb: Callable[..., Batch], *wanted: Any, campaign: str = "", **options: Any) -> bool:
         """Whether the decider allowed it; then it is judged and folded."""
@@ -520,164 +548,210 @@ class Commands(RuleBasedStateMachine):
     def known(self) -> list[str]:
         return list(self.state.implementations)
 
+    # --- a search as its agents drive it
+
+    @rule(dice=DICE)
+    def work(self, dice: Random) -> None:
+        """A few steps that mostly hold to the rules, so that long searches come about."""
+        for _ in range(dice.randint(2, 12)):
+            self.settle(dice)
+            while len(self.state.open_actions) < self.policy["parallel"] and dice.random() < 0.7:
+                self.try_something(dice, dice.choice(MECHANISMS), dice.choice(["joint", "joint", "full"]))
+            while self.state.open_actions and dice.random() < 0.6:
+                self.finish_audit(dice)
+
+    @rule(dice=DICE)
+    def work_on(self, dice: Random) -> None:
+        """The same again: most of what happens is a search."""
+        self.work(dice)
+
+    @rule(dice=DICE, move=st.sampled_from(["same", "contract", "environment"]))
+    def stop_and_go_on_by_fork(self, dice: Random, move: str) -> None:
+        """A user stops it, what runs may end, and a child goes on."""
+        if dice.random() < 0.7:
+            self.send(decider.stop, StopReason.USER)
+            while self.state.open_actions and dice.random() < 0.7:
+                self.finish_audit(dice)
+        self.fork(dice, move, True)
+        while self.state.stale and dice.random() < 0.9:
+            self.audit_again(dice, dice.choice(VERDICTS))
+        self.work(dice)
+
+    def settle(self, dice: Random) -> None:
+        if self.state.stale:
+            self.audit_again(dice, dice.choice(VERDICTS))
+        if self.state.retimings and dice.random() < 0.5:
+            self.time_again(dice)
+        if self.state.undecided_branches:
+            dice.choice([self.archive, self.defer, self.continue_it])(dice)
+        due = decider.due_stop(self.state)
+        if due is not None and (due is not StopReason.OPPORTUNITIES_EXHAUSTED or dice.random() < 0.03):
+            assert self.send(decider.stop, due)
+
     # --- search
 
-    @rule(data=st.data(), mechanism=st.sampled_from(MECHANISMS), scope=st.sampled_from(["joint", "joint", "full"]))
-    def try_something(self, data: st.DataObject, mechanism: str, scope: Any) -> None:
+    @rule(dice=DICE, mechanism=st.sampled_from(MECHANISMS), scope=st.sampled_from(["joint", "joint", "full"]))
+    def try_something(self, dice: Random, mechanism: str, scope: Any) -> None:
         """Everything from the opportunity to the offspring, as far as the rules let it."""
-        parent = data.draw(mostly([*self.state.frontier], self.known()))
+        parent = mostly(dice, [*self.state.frontier], self.known())
         opportunity, action = self.state.next_opportunity, self.state.next_action
         implementation = self.state.next_implementation
         text = tuple(self.recount.regions[parent].values()) if scope == "full" else None
         if (
             self.send(decider.raise_opportunities, [raised(opportunity, parent, mechanism=mechanism, scope=scope)])
             and self.send(decider.propose_action, proposed(action, opportunity, parent, scope=scope))
-            and data.draw(mostly([True], [False]))
+            and mostly(dice, [True], [False])
         ):
             event = submitted(action, implementation, text, (mechanism,))
             self.send(decider.submit_implementation, event)
 
-    @rule(data=st.data(), mechanism=st.sampled_from(MECHANISMS), shift=mostly([0], [1]))
-    def raise_opportunity(self, data: st.DataObject, mechanism: str, shift: int) -> None:
-        parents = data.draw(st.lists(mostly([*self.state.frontier], [*self.known(), *BOGUS]), max_size=2))
+    @rule(dice=DICE, mechanism=st.sampled_from(MECHANISMS), shift=st.sampled_from([0, 0, 0, 0, 1]))
+    def raise_opportunity(self, dice: Random, mechanism: str, shift: int) -> None:
+        parents = some(dice, 0, [*self.state.frontier], [*self.known(), *BOGUS])
         name = f"o{len(self.state.opportunities) + 1 + shift:04d}"
-        scope: Any = data.draw(st.sampled_from(["joint", "full", "decode"]))
+        scope: Any = dice.choice(["joint", "full", "decode"])
         self.send(decider.raise_opportunities, [raised(name, *parents, mechanism=mechanism, scope=scope)])
 
-    @rule(data=st.data())
-    def withdraw(self, data: st.DataObject) -> None:
-        name = data.draw(mostly([*self.state.pending], [*self.state.opportunities, *BOGUS]))
+    @rule(dice=DICE)
+    def withdraw(self, dice: Random) -> None:
+        name = mostly(dice, [*self.state.pending], [*self.state.opportunities, *BOGUS])
         self.send(decider.withdraw_opportunity, name, "no use")
 
-    @rule(data=st.data(), shift=mostly([0], [1]))
-    def propose(self, data: st.DataObject, shift: int) -> None:
-        opportunity = data.draw(mostly([*self.state.pending], [*self.state.opportunities, *BOGUS]))
-        parents = data.draw(st.lists(mostly([*self.state.frontier], self.known()), min_size=1, max_size=2))
-        ancestor = data.draw(mostly([ROOT], [None, *self.known()]) if len(parents) > 1 else mostly([None], [ROOT]))
+    @rule(dice=DICE, shift=st.sampled_from([0, 0, 0, 0, 1]))
+    def propose(self, dice: Random, shift: int) -> None:
+        opportunity = mostly(dice, [*self.state.pending], [*self.state.opportunities, *BOGUS])
+        parents = some(dice, 1, [*self.state.frontier], self.known())
+        ancestor = mostly(dice, [ROOT], [None, *self.known()]) if len(parents) > 1 else mostly(dice, [None], [ROOT])
         known = self.state.opportunities.get(opportunity)
-        scope = data.draw(mostly([known.scope if known else "joint"], ["full"]))
+        scope = mostly(dice, [known.scope if known else "joint"], ["full"])
         name = f"a{len(self.state.actions) + 1 + shift:04d}"
         self.send(decider.propose_action, proposed(name, opportunity, *parents, ancestor=ancestor, scope=scope))
 
-    @rule(data=st.data(), mechanism=st.sampled_from(MECHANISMS), text=st.sampled_from(TEXTS), shift=mostly([0], [1]))
-    def submit(self, data: st.DataObject, mechanism: str, text: tuple[Region, ...], shift: int) -> None:
-        action = data.draw(mostly([*self.state.open_actions], [*self.state.actions, *BOGUS]))
+    @rule(
+        dice=DICE,
+        mechanism=st.sampled_from(MECHANISMS),
+        text=st.sampled_from(TEXTS),
+        shift=st.sampled_from([0, 0, 0, 0, 1]),
+    )
+    def submit(self, dice: Random, mechanism: str, text: tuple[Region, ...], shift: int) -> None:
+        action = mostly(dice, [*self.state.open_actions], [*self.state.actions, *BOGUS])
         name = f"i{len(self.state.implementations) + shift:04d}"
         self.send(decider.submit_implementation, submitted(action, name, text, (mechanism,)))
 
-    @rule(data=st.data(), drop=mostly([False], [True]))
-    def give_up(self, data: st.DataObject, drop: bool) -> None:
-        action = data.draw(mostly([*self.state.open_actions], [*self.state.actions, *BOGUS]))
+    @rule(dice=DICE, drop=st.sampled_from([False, False, False, False, True]))
+    def give_up(self, dice: Random, drop: bool) -> None:
+        action = mostly(dice, [*self.state.open_actions], [*self.state.actions, *BOGUS])
         if drop:
-            self.send(decider.drop_action, action, data.draw(st.sampled_from(DropReason)))
+            self.send(decider.drop_action, action, dice.choice(list(DropReason)))
         else:
             self.send(decider.fail_edit, action, "no match")
 
     # --- audit
 
-    def finding(self, data: st.DataObject) -> tuple[Performance, Measurement]:
-        performance = data.draw(st.sampled_from(PERFORMANCES))
-        k = data.draw(mostly([self.state.confirmations + 1], [None, self.state.confirmations, 1]))
+    def finding(self, dice: Random) -> tuple[Performance, Measurement]:
+        performance = dice.choice(PERFORMANCES)
+        k = mostly(dice, [self.state.confirmations + 1], [None, self.state.confirmations, 1])
         if k == 0:
             k = 2
-        incumbent = data.draw(mostly([self.state.best or ROOT], [*self.known(), "i0099"]))
-        changes = data.draw(mostly([{}], WRONG))
+        best = self.state.best or ROOT
+        incumbent = mostly(dice, [best, best, *sorted(self.recount.crowned)], [*self.known(), "i0099"])
+        changes = mostly(dice, [{}], WRONG)
         if performance is Performance.OVER_LIMIT and k is not None:
             changes = {"limits": limits(1.3)}
         return performance, measured(k, incumbent, **changes)
 
-    def result(self, data: st.DataObject, name: str, action: str | None) -> AuditCompleted:
-        verdict = data.draw(st.sampled_from(VERDICTS))
+    def result(self, dice: Random, name: str, action: str | None) -> AuditCompleted:
+        verdict = dice.choice(VERDICTS)
         if verdict is not Correctness.VERIFIED:
             return failing(name, action, verdict)
-        performance, found = self.finding(data)
-        flaw = data.draw(mostly([{}, {}], [{"checks": FAILED}, {"latencies": LATENCIES[:1]}, {"environment": "x"}]))
+        performance, found = self.finding(dice)
+        flaw = mostly(dice, [{}, {}], [{"checks": FAILED}, {"latencies": LATENCIES[:1]}, {"environment": "x"}])
         return audited(name, action, performance, found, **flaw)
 
     @precondition(lambda self: self.state.open_actions)
-    @rule(data=st.data())
-    def finish_audit(self, data: st.DataObject) -> None:
+    @rule(dice=DICE)
+    def finish_audit(self, dice: Random) -> None:
         waiting = [name for name in self.state.open_actions if self.state.actions[name].implementation is not None]
-        action = data.draw(mostly(waiting, [*self.state.actions]))
-        name = data.draw(mostly([self.state.actions[action].implementation or "i0099"], self.known()))
-        self.send(decider.complete_audit, self.result(data, name, action))
+        action = mostly(dice, waiting, [*self.state.actions])
+        name = mostly(dice, [self.state.actions[action].implementation or "i0099"], self.known())
+        self.send(decider.complete_audit, self.result(dice, name, action))
 
-    @rule(data=st.data(), verdict=st.sampled_from(VERDICTS))
-    def audit_again(self, data: st.DataObject, verdict: Any) -> None:
-        if ROOT in self.state.stale and data.draw(mostly([True], [False])):
+    @rule(dice=DICE, verdict=st.sampled_from(VERDICTS))
+    def audit_again(self, dice: Random, verdict: Any) -> None:
+        if ROOT in self.state.stale and mostly(dice, [True], [False]):
             self.send(decider.complete_root_audit, root_audit(verdict, self.state.environment_digest))
             return
-        name = data.draw(mostly([*self.state.stale], self.known()))
-        audit = self.result(data, name, None).model_copy(update={"environment": self.state.environment_digest})
+        name = mostly(dice, [*self.state.stale], self.known())
+        audit = self.result(dice, name, None).model_copy(update={"environment": self.state.environment_digest})
         self.send(decider.complete_audit, audit)
 
-    @rule(data=st.data())
-    def time_again(self, data: st.DataObject) -> None:
-        name = data.draw(mostly([*self.state.retimings], self.known()))
-        performance, found = self.finding(data)
+    @rule(dice=DICE)
+    def time_again(self, dice: Random) -> None:
+        name = mostly(dice, [*self.state.retimings], self.known())
+        performance, found = self.finding(dice)
         event = timed(name, performance, found)
         self.send(decider.complete_timing, event.model_copy(update={"environment": self.state.environment_digest}))
 
     # --- lineage
 
-    @rule(data=st.data(), verb=st.sampled_from([decider.archive_branch, decider.defer_branch]))
-    def branch(self, data: st.DataObject, verb: Callable[..., Batch]) -> None:
-        name = data.draw(
-            mostly([*self.state.undecided_branches, *self.state.retimings], [*self.state.frontier, *BOGUS])
-        )
-        self.send(verb, name, "because")
+    @rule(dice=DICE)
+    def archive(self, dice: Random) -> None:
+        waiting = [*self.state.undecided_branches, *self.state.retimings]
+        self.send(decider.archive_branch, mostly(dice, waiting, [*self.state.frontier, *BOGUS]), "because")
 
-    @rule(data=st.data())
-    def continue_it(self, data: st.DataObject) -> None:
-        name = data.draw(mostly([*self.state.undecided_branches], self.known()))
+    @rule(dice=DICE)
+    def defer(self, dice: Random) -> None:
+        name = mostly(dice, [*self.state.undecided_branches], [*self.state.frontier, *BOGUS])
+        self.send(decider.defer_branch, name, "because")
+
+    @rule(dice=DICE)
+    def continue_it(self, dice: Random) -> None:
+        name = mostly(dice, [*self.state.undecided_branches], self.known())
         follow_ups = [key for key, item in self.state.opportunities.items() if name in item.parents]
-        opportunity = data.draw(mostly(follow_ups, [None, *self.state.opportunities, "o0099"]))
+        opportunity = mostly(dice, follow_ups, [None, *self.state.opportunities, "o0099"])
         self.send(decider.continue_branch, name, opportunity, "because")
 
-    @rule(data=st.data())
-    def reactivate(self, data: st.DataObject) -> None:
-        name = data.draw(mostly([*self.state.archive], self.known()))
+    @rule(dice=DICE)
+    def reactivate(self, dice: Random) -> None:
+        name = mostly(dice, [*self.state.archive], self.known())
         cited = [*self.known(), *self.state.opportunities, *self.state.actions, "x"]
-        self.send(decider.reactivate_branch, name, data.draw(st.sampled_from(cited[-9:])), "because")
+        self.send(decider.reactivate_branch, name, dice.choice(cited[-9:]), "because")
 
-    @rule(data=st.data(), mechanism=st.sampled_from([*MECHANISMS, "other"]))
-    def abandon(self, data: st.DataObject, mechanism: str) -> None:
+    @rule(dice=DICE, mechanism=st.sampled_from([*MECHANISMS, "other"]))
+    def abandon(self, dice: Random, mechanism: str) -> None:
         members = [name for name, node in self.state.implementations.items() if mechanism in node.mechanisms]
-        names = data.draw(st.lists(mostly(members, [*self.known(), *BOGUS]), max_size=2, unique=True))
+        names = some(dice, 0, members, [*self.known(), *BOGUS])
         self.send(decider.abandon_branch, mechanism, names, "because")
 
     # --- a campaign's life
 
-    @rule(data=st.data(), calm=st.integers(0, 3))
-    def pause_or_stop(self, data: st.DataObject, calm: int) -> None:
-        if calm:
-            due = decider.due_stop(self.state)
-            self.send(
-                decider.stop, data.draw(st.sampled_from([item for item in StopReason if item is not StopReason.USER]))
-            )
-            assert due is None or self.recount.running or self.recount.stopped
-        else:
-            verb = data.draw(st.sampled_from([decider.pause, decider.stop]))
-            self.send(verb, StopReason.USER if verb is decider.stop else "a pause")
+    @rule(reason=st.sampled_from(list(StopReason)), sure=st.booleans())
+    def stop(self, reason: StopReason, sure: bool) -> None:
+        if reason is not StopReason.USER or (sure and self.state.position % 4 == 0):
+            self.send(decider.stop, reason)
 
-    @rule(elsewhere=mostly([False], [True]))
+    @rule()
+    def pause(self) -> None:
+        self.send(decider.pause, "a pause")
+
+    @rule(elsewhere=st.sampled_from([False, False, False, False, True]))
     def resume(self, elsewhere: bool) -> None:
         here = self.state.environment == ENVIRONMENT
         self.send(decider.resume, ELSEWHERE if elsewhere or not here else ENVIRONMENT)
 
-    @rule(again=st.booleans(), text=st.sampled_from(["a word", " "]))
-    def note(self, again: bool, text: str) -> None:
-        self.send(decider.note, text)
-        self.send(decider.open_campaign, opened()) and again
+    @rule(text=st.sampled_from(["a word", " "]))
+    def note(self, text: str) -> None:
+        assert self.send(decider.note, text) == bool(text.strip())
+        assert not self.send(decider.open_campaign, opened())
 
-    @rule(number=st.integers(1, 9), tokens=st.sampled_from([10, 40, 90]), data=st.data())
-    def call_a_model(self, number: int, tokens: int, data: st.DataObject) -> None:
+    @rule(number=st.integers(1, 9), tokens=st.sampled_from([10, 40, 90]), dice=DICE)
+    def call_a_model(self, number: int, tokens: int, dice: Random) -> None:
         request = ModelRequested(
-            request=f"r{number}", agent="editor", action=data.draw(mostly([None], [*self.state.actions, "a0099"])),
+            request=f"r{number}", agent="editor", action=mostly(dice, [None], [*self.state.actions, "a0099"]),
             model="m", prompt="p", attempt=number, reserved_tokens=tokens, reserved_usd=0.0,
         )  # fmt: skip
         self.send(decider.request_model, request)
-        answer = data.draw(mostly([*self.state.model_requests, None], ["r1", "r99"]))
+        answer = mostly(dice, [*self.state.model_requests, None], ["r1", "r99"])
         if answer is not None:
             call = ModelCalled(
                 request=answer, agent="editor", model="m", reply=None, input_tokens=5, output_tokens=5, cost_usd=0.0,
@@ -685,12 +759,14 @@ class Commands(RuleBasedStateMachine):
             )  # fmt: skip
             self.send(decider.record_model_call, call)
 
-    @rule(data=st.data(), move=mostly(["same", "same"], ["contract", "environment"]), raise_kappa=st.booleans())
-    def fork(self, data: st.DataObject, move: str, raise_kappa: bool) -> None:
+    @rule(
+        dice=DICE, move=st.sampled_from(["same", "same", "same", "contract", "environment"]), raise_kappa=st.booleans()
+    )
+    def fork(self, dice: Random, move: str, raise_kappa: bool) -> None:
         """Go on in a child, from the end of any append."""
-        if self.state.status != "stopped" and not data.draw(mostly([False], [True])):
+        if self.state.status != "stopped" and dice.random() < 0.7:
             return
-        end = data.draw(mostly([len(self.batches)], list(range(1, len(self.batches) + 1))))
+        end = mostly(dice, [len(self.batches)], list(range(1, len(self.batches) + 1)))
         position = sum(len(batch) for batch in self.batches[:end])
         parent = fold(self.log[:position])
         policy = self.policy | {"kappa": self.policy["kappa"] + (2 if raise_kappa else 0)}
@@ -774,5 +850,5 @@ class Commands(RuleBasedStateMachine):
 
 TestCommands = Commands.TestCase
 TestCommands.settings = settings(
-    max_examples=60, stateful_step_count=50, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=120, stateful_step_count=50, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
