@@ -15,7 +15,7 @@ import numpy as np
 
 from kernelbraid.kernels.audit.comparison import Bits, Difference, first_difference, inaccuracy
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed
-from kernelbraid.kernels.audit.layout import Layout, plan_layout
+from kernelbraid.kernels.audit.layout import CallPlaces, Layout, plan_layout
 from kernelbraid.kernels.audit.memory import Inputs
 from kernelbraid.kernels.audit.outcome import CheckResult, Correctness
 from kernelbraid.kernels.audit.runner import Runner
@@ -129,7 +129,9 @@ class Checker:
                 self.inputs.fill(place, np.asarray(call.inputs[place.tensor.name]))
         runner.outputs.poison(layout)
         runner.go(layout, freeze=True)
-        found = [{p.tensor.name: runner.outputs.read(p) for p in places.outputs} for places in layout.calls]
+        found: list[Mapping[str, Bits]] = [
+            {p.tensor.name: runner.outputs.read(p) for p in places.outputs} for places in layout.calls
+        ]
         self._guards_whole(runner, layout, where)
         runner.thaw()
         if look_again:
@@ -199,6 +201,10 @@ class Checker:
             self._expect("accuracy", inaccuracy(found[name], exact, tolerance), f"{where}: {name}")
 
 
+def _copied(runner: Runner, places: CallPlaces) -> Mapping[str, Bits]:
+    return {place.tensor.name: runner.outputs.read(place) for place in places.outputs}
+
+
 def _bits_at(values: Bits, index: tuple[int, ...]) -> int:
     return int.from_bytes(values[index].tobytes(), "little")
 
@@ -219,5 +225,12 @@ def _batches(agreements: Iterator[Agreement], most_bytes: int, most_calls: int =
 
 
 def _spoken(index: tuple[object, ...]) -> str:
-    parts = (f"{part.start or 0}:{part.stop}" if isinstance(part, slice) else str(part) for part in index)
-    return ", ".join(parts)
+    return ", ".join(_spoken_part(part) for part in index)
+
+
+def _spoken_part(part: object) -> str:
+    if isinstance(part, slice):
+        return f"{part.start or 0}:{part.stop}"
+    if isinstance(part, np.ndarray) and part.size > 4:
+        return f"{part.size} indices from {part.min()} to {part.max()}"
+    return str(part)

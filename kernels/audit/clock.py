@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelbraid.kernels.audit.artifact import Artifact
-from kernelbraid.kernels.audit.comparison import Bits, first_difference, inaccuracy
+from kernelbraid.kernels.audit.comparison import Bits, first_difference, inaccuracy, widened
 from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.layout import Layout, plan_layout
 from kernelbraid.kernels.audit.memory import Inputs
+from kernelbraid.kernels.audit.native import Elapsed
 from kernelbraid.kernels.audit.outcome import CANDIDATE, Blocks, Correctness, Infrastructure
 from kernelbraid.kernels.audit.plan import Plan
 from kernelbraid.kernels.audit.runner import Launcher, Runner
@@ -31,6 +32,11 @@ FLOOR = "empty"
 MESSAGE_NS = 250_000
 """A message is filled with calls up to about this time, so that its own cost does not drown a fast kernel."""
 MOST_CALLS = 8
+COLD_NS = 2_000_000
+MOST_TRIES = 3
+WAITED_NS = 60_000
+WAITED_RATIO = 0.01
+"""A sample is taken again when the runner was off its core for longer than a message costs: another process ran."""
 MOST_BYTES_PER_S = 2e12
 """No core reads and writes its first-level cache faster: what is faster did not touch its data."""
 COPIES_PER_GROUP = 4
@@ -67,6 +73,9 @@ class WorkloadInputs:
     layout: Layout
     donor: Arrays
     spliced: Sequence[str]
+    finite: Mapping[tuple[int, str], NDArray[np.bool_] | None]
+    """By call and tensor: where set and donor are both finite, None for everywhere; an operator may plant NaN
+    where a kernel must not read, at places that depend on its integer inputs."""
 
     def splice(self, inputs: Inputs, rng: np.random.Generator) -> None:
         """Change a stretch of every floating input of every call to the donor's values at the same place.
@@ -74,15 +83,25 @@ class WorkloadInputs:
         Donor and sets come from the same operator functions, so any mixture of theirs is an input like them.
         """
         draws = rng.random((len(self.layout.calls), len(self.spliced), 2))
-        for places, call_draws in zip(self.layout.calls, draws.tolist(), strict=True):
+        for call, (places, call_draws) in enumerate(zip(self.layout.calls, draws.tolist(), strict=True)):
             tensors = {place.tensor.name: place for place in places.inputs}
             for name, (where, how_much) in zip(self.spliced, call_draws, strict=True):
                 flat, donor = inputs.view(tensors[name]).reshape(-1), self.donor[name].reshape(-1)
                 length = 1 + int(how_much * _SPLICE * len(flat))
                 start = int(where * (len(flat) - length + 1))
-                swapped = flat[start : start + length].copy()
-                flat[start : start + length] = donor[start : start + length]
-                donor[start : start + length] = swapped
+                mask = self.finite[call, name]
+                _swap(flat, donor, slice(start, start + length), mask)
+
+
+def _swap(one: Bits, other: Bits, where: slice, mask: NDArray[np.bool_] | None) -> None:
+    swapped, selected = one[where].copy(), True if mask is None else mask[where]
+    np.copyto(one[where], other[where], where=selected)
+    np.copyto(other[where], swapped, where=selected)
+
+
+def _finite_in_both(one: Bits, other: Bits) -> NDArray[np.bool_] | None:
+    mask = (np.isfinite(widened(one)) & np.isfinite(widened(other))).reshape(-1)
+    return None if mask.all() else mask
 
 
 @dataclass
@@ -98,24 +117,24 @@ class Session:
     inputs: Inputs
     copies: list[Copy] = field(default_factory=list)
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(secrets.randbits(128)))
+    pace: "Pace | None" = None
     _sets: list[WorkloadInputs] = field(default_factory=list)
 
-    def run(self, plan: Plan, calls: Sequence[int] | None = None) -> Blocks:
-        """Time a plan's groups. `calls` are a message's calls by workload, chosen here when None.
+    def run(self, plan: Plan, pace: "Pace | None" = None) -> Blocks:
+        """Time a plan's groups at a pace, which is measured when None.
 
         Raises CandidateFailed when any arm fails.
         """
-        return collect(plan, self.operator, [self._group(plan, calls) for _ in range(plan.groups)], self.calls)
+        self.pace = pace
+        return self._collected(plan, [self._group(plan) for _ in range(plan.groups)])
 
     def more(self, plan: Plan, blocks: Blocks, groups: int) -> Blocks:
         """The blocks with further groups of the same plan."""
-        added = collect(plan, self.operator, [self._group(plan, self.calls) for _ in range(groups)], self.calls)
-        return joined(blocks, added)
+        return joined(blocks, self._collected(plan, [self._group(plan) for _ in range(groups)]))
 
-    @property
-    def calls(self) -> tuple[int, ...]:
-        """Calls per message by workload, once chosen."""
-        return tuple(len(workload_inputs.layout.calls) for workload_inputs in self._sets)
+    def _collected(self, plan: Plan, groups: Sequence["GroupSamples"]) -> Blocks:
+        assert self.pace is not None, "the first group sets the pace"
+        return collect(plan, self.operator, groups, self.pace.calls)
 
     def verify_copies(self, most_references: int) -> int:
         """Repeat every copied call in a fresh process; compare the first few with float64 as well.
@@ -152,17 +171,19 @@ class Session:
             if problem := inaccuracy(copy.outputs[name], exact, tolerance):
                 raise CandidateFailed(Correctness.INACCURATE, f"workload {copy.workload.name}: {name}: {problem}")
 
-    def _group(self, plan: Plan, calls: Sequence[int] | None) -> "GroupSamples":
+    def _group(self, plan: Plan) -> "GroupSamples":
         """One set of fresh processes: load all, draw inputs, time every block."""
         with ExitStack() as stack:
             runners = {arm: self._start(stack, arm, self.artifacts[arm]) for arm in plan.arms}
             floor = self._start(stack, FLOOR, self.floor)
+            if self.pace is None:
+                self.pace = self._measure_pace(plan.paired[0], runners[plan.paired[0]])
             if not self._sets:
-                self._sets = self._draw_inputs(calls or self._choose_calls(runners[plan.paired[0]]))
+                self._sets = self._draw_inputs(self.pace.calls)
             for runner in (*runners.values(), floor):
                 for workload_inputs in self._sets:
                     runner.prepare(workload_inputs.layout)
-            return self._time_group(plan, runners, floor)
+            return self._time_group(plan.paced(self.pace.pass_s), runners, floor)
 
     def _start(self, stack: ExitStack, arm: str, artifact: Artifact) -> Runner:
         with blaming(arm):
@@ -171,14 +192,16 @@ class Session:
             runner.load([entry.symbol for entry in self.operator.entries])
             return runner
 
-    def _choose_calls(self, runner: Runner) -> list[int]:
-        """How many calls of each workload fill a message, by two calls of the first arm."""
-        chosen = []
+    def _measure_pace(self, arm: str, runner: Runner) -> "Pace":
+        """Two single calls of every workload by the first arm say how many fill a message, and how long a pass is."""
+        fastest_ns = []
         for workload_inputs in self._draw_inputs([1] * len(self.operator.workloads)):
             runner.prepare(workload_inputs.layout)
-            fastest_ns = min(runner.go(workload_inputs.layout, freeze=False) for _ in range(2))
-            chosen.append(max(1, min(MOST_CALLS, round(MESSAGE_NS / fastest_ns))))
-        return chosen
+            with blaming(arm):
+                fastest_ns.append(min(runner.go(workload_inputs.layout, freeze=False).wall_ns for _ in range(2)))
+        calls = tuple(max(1, min(MOST_CALLS, round(MESSAGE_NS / time_ns))) for time_ns in fastest_ns)
+        messages_ns = [count * time_ns for count, time_ns in zip(calls, fastest_ns, strict=True)]
+        return Pace(calls, tuple(messages_ns))
 
     def _draw_inputs(self, calls: Sequence[int]) -> list[WorkloadInputs]:
         """Fresh inputs for every workload, all in one file, written before anything is timed."""
@@ -195,23 +218,34 @@ class Session:
                     self.inputs.fill(place, np.asarray(values[place.tensor.name]))
             spliced = [tensor.name for tensor in entry.inputs if tensor.dtype != "int32"]
             donor = {name: np.array(values) for name, values in sets[-1].items()}
-            drawn.append(WorkloadInputs(workload, layout, donor, spliced))
+            finite = {
+                (call, name): _finite_in_both(np.asarray(sets[call][name]), donor[name])
+                for call in range(count)
+                for name in spliced
+            }
+            drawn.append(WorkloadInputs(workload, layout, donor, spliced, finite))
         return drawn
 
     def _time_group(self, plan: Plan, runners: Mapping[str, Runner], floor: Runner) -> "GroupSamples":
         samples = GroupSamples.empty(plan, len(self._sets))
         copied = set(self.rng.choice(len(self._sets), min(COPIES_PER_GROUP, len(self._sets)), replace=False).tolist())
-        for arm in plan.paired:
-            for index in range(len(self._sets)):
-                self._message(arm, runners[arm], index)
+        self._warm_up(plan, runners)
         for block in range(plan.blocks):
             for index in range(len(self._sets)):
                 self._time_block(plan, runners, samples, block, index)
                 if block == 0:
-                    samples.floors_ns.append(self._message(FLOOR, floor, index))
+                    samples.floors_ns.append(self._sample(FLOOR, floor, index))
                 if block == plan.blocks - 1 and index in copied and CANDIDATE in runners:
                     self._copy(runners[CANDIDATE], index)
         return samples
+
+    def _warm_up(self, plan: Plan, runners: Mapping[str, Runner]) -> None:
+        """One unrecorded message for every paired arm and every workload short enough to feel a cold start."""
+        assert self.pace is not None, "the first group sets the pace"
+        for arm in plan.paired:
+            for index, message_ns in enumerate(self.pace.messages_ns):
+                if message_ns < COLD_NS:
+                    self._message(arm, runners[arm], index)
 
     def _time_block(
         self, plan: Plan, runners: Mapping[str, Runner], samples: "GroupSamples", block: int, index: int
@@ -221,16 +255,25 @@ class Session:
         samples.orders[block, index] = order
         for arm in plan.beside:
             if block < plan.beside_blocks:
-                samples.by_arm[arm][block, index, 0] = self._message(arm, runners[arm], index)
+                samples.by_arm[arm][block, index, 0] = self._sample(arm, runners[arm], index)
         for half, arms in enumerate((orders[order], orders[order][::-1])):
             for arm in arms:
-                samples.by_arm[arm][block, index, half] = self._message(arm, runners[arm], index)
+                samples.by_arm[arm][block, index, half] = self._sample(arm, runners[arm], index)
 
-    def _message(self, arm: str, runner: Runner, index: int, freeze: bool = False) -> int:
+    def _message(self, arm: str, runner: Runner, index: int, freeze: bool = False) -> Elapsed:
         workload_inputs = self._sets[index]
         workload_inputs.splice(self.inputs, self.rng)
         with blaming(arm):
             return runner.go(workload_inputs.layout, freeze)
+
+    def _sample(self, arm: str, runner: Runner, index: int) -> int:
+        """One sample in nanoseconds; a message during which the runner waited for its core is sent again."""
+        for _ in range(MOST_TRIES):
+            elapsed = self._message(arm, runner, index)
+            waited_ns = elapsed.wall_ns - elapsed.used_ns
+            if waited_ns < WAITED_NS + WAITED_RATIO * elapsed.used_ns:
+                break
+        return elapsed.wall_ns
 
     def _copy(self, runner: Runner, index: int) -> None:
         """One more message of the same kind whose last call is copied: the runner cannot know which one that is."""
@@ -245,6 +288,19 @@ class Session:
             )
         )
         runner.thaw()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Calls a message by workload, and about what each workload's message takes the incumbent."""
+
+    calls: tuple[int, ...]
+    messages_ns: tuple[int, ...]
+
+    @property
+    def pass_s(self) -> float:
+        """One message of every workload."""
+        return sum(self.messages_ns) * 1e-9
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """Comparing outputs: bit for bit, and against float64. Pure; every answer is None or evidence a person can follow."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,8 +10,8 @@ from numpy.typing import NDArray
 from kernelbraid.kernels.operators.cases import from_bfloat16
 from kernelbraid.kernels.operators.operator import Tolerance
 
-Bits = NDArray[np.generic]
-_UNSIGNED = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
+Bits = NDArray[Any]
+_UNSIGNED: Mapping[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Difference:
 
 def bits(values: Bits) -> Bits:
     """The unsigned integers that hold the values' bits."""
-    return np.ascontiguousarray(values).view(_UNSIGNED[values.dtype.itemsize])
+    return np.asarray(np.ascontiguousarray(values).view(_UNSIGNED[values.dtype.itemsize]))
 
 
 def first_difference(found: Bits, expected: Bits) -> Difference | None:

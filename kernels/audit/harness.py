@@ -265,14 +265,14 @@ class Harness:
                 progress.timing_s = time.perf_counter() - started
 
     def _time_stages(self, arms: Mapping[str, Artifact], progress: "Progress") -> None:
-        with self._session(arms) as session:
+        with _on_cpus(frozenset([self._timing_cpu])), self._session(arms) as session:
             progress.screen = session.run(plan.SCREEN)
             self._believe(session, progress.screen, progress)
-            calls = session.calls
+            pace = session.pace
         if not statistics.screen(progress.screen, self._weights):
             return
-        with self._session(arms) as session:
-            blocks = session.run(plan.CONFIRMATION, calls)
+        with _on_cpus(frozenset([self._timing_cpu])), self._session(arms) as session:
+            blocks = session.run(plan.CONFIRMATION, pace)
             while statistics.needs_more_groups(blocks, self._weights) and blocks.groups < plan.CONFIRMATION.most_groups:
                 blocks = session.more(plan.CONFIRMATION, blocks, GROUPS_ADDED)
             progress.confirmation = blocks
@@ -292,7 +292,8 @@ class Harness:
                 arms[baseline.name] = self._sound_baseline(baseline)
             except CandidateFailed as error:
                 left_out[baseline.name] = f"{error.verdict.value}: {error.evidence}"
-        with lock.held(self._timing_lock), self._session(arms) as session:
+        cpu = frozenset([self._timing_cpu])
+        with lock.held(self._timing_lock), _on_cpus(cpu), self._session(arms) as session:
             started = time.perf_counter()
             progress.confirmation = session.run(plan.qualification(tuple(arms)[1:]))
             progress.timing_s = time.perf_counter() - started

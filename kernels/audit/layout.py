@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,11 @@ PAGE_BYTES = 4096
 ALIGN_BYTES = 64
 FEW_CALLS = 16
 INPUT_WINDOW = 0xFFFFFFFF
-DTYPES = {"float32": np.dtype("<f4"), "bfloat16": np.dtype("<u2"), "int32": np.dtype("<i4")}
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    "float32": np.dtype("<f4"),
+    "bfloat16": np.dtype("<u2"),
+    "int32": np.dtype("<i4"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ class Place:
     shape: tuple[int, ...]
 
     @property
-    def dtype(self) -> np.dtype[np.generic]:
+    def dtype(self) -> np.dtype[Any]:
         """The element type; bfloat16 as uint16."""
         return DTYPES[self.tensor.dtype]
 

@@ -4,6 +4,7 @@ import fcntl
 import mmap
 import os
 import secrets
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ class MemoryFile:
         self._map = mmap.mmap(self.descriptor, size_bytes)
         self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
 
-    def view(self, place: Place) -> NDArray[np.generic]:
+    def view(self, place: Place) -> NDArray[Any]:
         """The tensor in place, writable here."""
         return self.bytes[place.offset : place.offset + place.bytes].view(place.dtype).reshape(place.shape)
 
@@ -44,7 +45,7 @@ class Inputs(MemoryFile):
         super().__init__("inputs", size_bytes)
         fcntl.fcntl(self.descriptor, _ADD_SEALS, _SEAL_SHRINK_GROW | _SEAL_FUTURE_WRITE)
 
-    def fill(self, place: Place, values: NDArray[np.generic]) -> None:
+    def fill(self, place: Place, values: NDArray[Any]) -> None:
         """Write one tensor. Raises ValueError when shape or dtype is not the declared one."""
         if values.shape != place.shape or values.dtype != place.dtype:
             found = f"{values.dtype}{list(values.shape)}"
@@ -66,14 +67,14 @@ class Outputs(MemoryFile):
         for start, size in layout.windows:
             self.bytes[start : start + size].reshape(-1, _TILE_BYTES)[...] = self._tile
 
-    def poison_of(self, place: Place) -> NDArray[np.generic]:
+    def poison_of(self, place: Place) -> NDArray[Any]:
         """What the tensor would hold had nothing been written since the last poison."""
         first = place.offset % _TILE_BYTES
         tiles = -(-(first + place.bytes) // _TILE_BYTES)
         flat = np.tile(self._tile, tiles)[first : first + place.bytes]
         return flat.view(place.dtype).reshape(place.shape)
 
-    def read(self, place: Place) -> NDArray[np.generic]:
+    def read(self, place: Place) -> NDArray[Any]:
         """A copy of the tensor."""
         return self.view(place).copy()
 

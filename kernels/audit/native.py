@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from kernelbraid.kernels.toolchains.cc import CCompiler
 from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
@@ -86,6 +87,13 @@ def _compile(compiler: CCompiler, name: str, flags: tuple[str, ...], folder: Pat
         os.rename(output, folder / name)
 
 
+class Elapsed(NamedTuple):
+    """One message by the auditor's clock, and the part of it that the runner spent on a processor."""
+
+    wall_ns: int
+    used_ns: int
+
+
 class Stopwatch:
     """The clock: sends one message and times the reply, outside the interpreter's lock."""
 
@@ -94,18 +102,22 @@ class Stopwatch:
         self._round_trip.restype = ctypes.c_int64
         u64, pointer = ctypes.c_uint64, ctypes.c_void_p
         self._round_trip.argtypes = [
-            *(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, u64, pointer, u64, ctypes.c_int, ctypes.c_int, pointer)
+            *(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, u64, pointer, u64),
+            *(ctypes.c_int, ctypes.c_int, ctypes.c_int, pointer),
         ]
 
-    def round_trip(self, command: int, reply: int, message: bytes, timeout_s: float, freeze: int) -> tuple[bytes, int]:
-        """The reply and the nanoseconds it took; empty at end of file. `freeze` is a process to stop then, or 0.
+    def round_trip(
+        self, command: int, reply: int, message: bytes, timeout_s: float, process: int, freeze: bool
+    ) -> tuple[bytes, Elapsed]:
+        """The reply and how long it took; empty at end of file. With `freeze` the process is stopped then.
 
         Raises TimeoutError when no reply came in time and OSError when the pipe failed.
         """
-        answer, elapsed = ctypes.create_string_buffer(512), ctypes.c_int64(0)
+        answer, elapsed = ctypes.create_string_buffer(512), (ctypes.c_int64 * 2)(0, 0)
+        timeout_ms = int(timeout_s * 1000)
         received = self._round_trip(
-            *(command, reply, message, len(message), answer, 512, int(timeout_s * 1000), freeze, ctypes.byref(elapsed))
+            command, reply, message, len(message), answer, 512, timeout_ms, process, freeze, ctypes.byref(elapsed)
         )
         if received < 0:
             raise OSError(-received, os.strerror(-received))
-        return answer.raw[:received], elapsed.value
+        return answer.raw[:received], Elapsed(elapsed[0], elapsed[1])

@@ -1,8 +1,11 @@
 """How much is timed: groups of fresh processes, blocks in each, and which arms."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT
+
+GROUP_S = 0.12
+"""About what the paired arms of a group may take; slow kernels get fewer blocks, each of them less noisy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,11 @@ class Plan:
     beside_blocks: int = 0
     most_groups: int = 0
     """Groups may be added up to this number; no more than `groups` when it is smaller."""
+
+    def paced(self, pass_s: float) -> "Plan":
+        """Fewer blocks a group when one pass of one arm over all workloads takes long: `pass_s` seconds."""
+        blocks = max(1, min(self.blocks, round(GROUP_S / (2 * len(self.paired) * pass_s))))
+        return replace(self, blocks=blocks, beside_blocks=min(self.beside_blocks, blocks))
 
     @property
     def arms(self) -> tuple[str, ...]:

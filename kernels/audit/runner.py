@@ -20,7 +20,7 @@ from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFai
 from kernelbraid.kernels.audit.layout import Layout
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.memory import Inputs, Outputs
-from kernelbraid.kernels.audit.native import Native, Stopwatch
+from kernelbraid.kernels.audit.native import Elapsed, Native, Stopwatch
 from kernelbraid.kernels.audit.outcome import LOG_LIMIT_BYTES, Correctness, Infrastructure
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
 
@@ -71,16 +71,16 @@ class Runner:
         payload = layout.frame(self._entry_index)
         self._expect(READY, _FRAME.pack(PREPARE, len(payload)) + payload, self._launcher.limits.load_s)
 
-    def go(self, layout: Layout, freeze: bool) -> int:
-        """Release the layout's calls. Nanoseconds until DONE; a frozen runner is stopped before this returns.
+    def go(self, layout: Layout, freeze: bool) -> Elapsed:
+        """Release the layout's calls. The time until DONE; a frozen runner is stopped before this returns.
 
         Raises CandidateFailed when it crashed, hung, ended, printed too much or ran out of memory.
         """
         message = _FRAME.pack(GO, 4) + struct.pack("<I", layout.index)
-        elapsed_ns = self._expect(DONE, message, self._launcher.limits.call_s, self.pid if freeze else 0)
+        elapsed = self._expect(DONE, message, self._launcher.limits.call_s, freeze)
         if freeze:
             self._wait_until_stopped()
-        return elapsed_ns
+        return elapsed
 
     def thaw(self) -> None:
         """Let a frozen runner go on."""
@@ -139,19 +139,18 @@ class Runner:
         except OSError as error:
             os.close(command)
             os.close(reply)
-            raise InfrastructureFailed(
-                Infrastructure.SANDBOX_REFUSED, f"no process could be started: {error}"
-            ) from error
+            raise InfrastructureFailed(Infrastructure.SANDBOX_REFUSED, f"no process starts: {error}") from error
         finally:
             for descriptor in (theirs, their_reply, image):
                 os.close(descriptor)
         return process, command, reply
 
-    def _expect(self, kind: int, message: bytes, timeout_s: float, freeze: int = 0) -> int:
-        """Send a message (none is sent when empty), wait for a frame of that kind; nanoseconds it took."""
+    def _expect(self, kind: int, message: bytes, timeout_s: float, freeze: bool = False) -> Elapsed:
+        """Send a message (none is sent when empty), wait for a frame of that kind; how long it took."""
         try:
-            answer, elapsed_ns = self._launcher.stopwatch.round_trip(
-                self._command, self._reply, message, timeout_s, freeze
+            process = self.pid if kind == DONE else 0
+            answer, elapsed = self._launcher.stopwatch.round_trip(
+                self._command, self._reply, message, timeout_s, process, freeze
             )
         except TimeoutError as error:
             evidence = f"no answer within {timeout_s:g} s"
@@ -159,7 +158,7 @@ class Runner:
         found, size = _FRAME.unpack_from(answer) if len(answer) >= _FRAME.size else (0, 0)
         if found != kind:
             raise self._failure(found, answer[_FRAME.size : _FRAME.size + size])
-        return elapsed_ns
+        return elapsed
 
     def _failure(self, found: int, payload: bytes) -> CandidateFailed | InfrastructureFailed:
         """Why the expected frame did not come."""
