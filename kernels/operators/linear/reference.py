@@ -30,7 +30,7 @@ def make_inputs(entry: Entry, dims: Mapping[str, int], rng: np.random.Generator,
 
 
 def _stored(entry: Entry, values: NDArray[np.float32]) -> NDArray[Any]:
-    return to_bfloat16(values) if entry.dtype == "bfloat16" else values
+    return to_bfloat16(values) if entry.dtype == "bfloat16" else values.astype(np.float32)
 
 
 def _cancel(x: NDArray[np.float32], w: NDArray[np.float32], rng: np.random.Generator) -> None:

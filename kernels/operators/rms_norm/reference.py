@@ -30,8 +30,8 @@ def make_inputs(entry: Entry, dims: Mapping[str, int], rng: np.random.Generator,
     return {"x": _stored(entry, x), "weight": _stored(entry, weight)}
 
 
-def _stored(entry: Entry, values: NDArray[np.float32]) -> NDArray[Any]:
-    return to_bfloat16(values) if entry.dtype == "bfloat16" else values
+def _stored(entry: Entry, values: NDArray[Any]) -> NDArray[Any]:
+    return to_bfloat16(values) if entry.dtype == "bfloat16" else values.astype(np.float32)
 
 
 def reference(entry: Entry, dims: Mapping[str, int], inputs: Arrays) -> Mapping[str, NDArray[np.float64]]:

@@ -82,9 +82,11 @@ INTRINSICS = """\
 
 """
 WIDENED_IN_STEPS = """\
+    memcpy(&halves, (const uint16_t *)base + i, sizeof halves);
     lane_bits bits = __builtin_convertvector(halves, lane_bits) << 16;
 """
 WIDENED_AT_ONCE = """\
+    memcpy(&halves, (const uint16_t *)base + i, sizeof halves);
 #if LANES == 16 && defined(__AVX512F__)
     lane_bits bits = (lane_bits)_mm512_cvtepu16_epi32((__m256i)halves) << 16;
 #elif LANES == 8 && defined(__AVX2__)
@@ -306,10 +308,12 @@ def _for_path(path: EntryPath, text: str) -> str:
 
 def _lanes(count: int, sources: Sources) -> Sources:
     text = region(sources, "squares")
-    wide = text if "#define LANES" in text else LANE_SUMS
-    for current in (4, 8, 16):
-        wide = wide.replace(f"#define LANES {current}\n", f"#define LANES {count}\n")
-    return replace_region(sources, "squares", wide)
+    if "#define LANES" not in text:
+        return replace_region(sources, "squares", LANE_SUMS.replace("LANES 4\n", f"LANES {count}\n"))
+    for fewer in (4, 8):
+        if fewer < count and f"#define LANES {fewer}\n" in text:
+            return edit_region(sources, "squares", f"#define LANES {fewer}\n", f"#define LANES {count}\n")
+    raise Refused(f"the sum has {count} lanes or more already")
 
 
 def _lane_tree(sources: Sources) -> Sources:
