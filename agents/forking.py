@@ -7,16 +7,16 @@ from kernelbraid.agents.search import (
     EnvironmentSource,
     Strategies,
     catalogue_strategies,
+    changed_policy,
     code_digests,
     make_desk,
     specification,
 )
 from kernelbraid.events import decider
-from kernelbraid.events.errors import KernelbraidError
 from kernelbraid.events.event import Decision
 from kernelbraid.events.state import State, fold
 from kernelbraid.events.store import Store
-from kernelbraid.events.values import Policy, Specification
+from kernelbraid.events.values import Specification
 
 
 def fork(
@@ -56,8 +56,9 @@ def fork_state(
 ) -> str:
     """`fork` for a caller that has folded the parent up to the position already."""
     contract = state.specified().contract
-    policy = changed_policy(state.specified().policy, changes or {})
-    desk = make_desk(store, contract.operator, contract.target, strategies or catalogue_strategies())
+    chosen = strategies or catalogue_strategies()
+    policy = changed_policy(state.specified().policy, {**chosen.names(), **(changes or {})})
+    desk = make_desk(store, contract.operator, contract.target, chosen)
     after, environment = Specification(contract=contract, policy=policy), state.environment
     if harness is not None:
         environment = environment_of(harness.environment())
@@ -68,18 +69,6 @@ def fork_state(
     child = name or _free_name(store, state.campaign)
     store.fork(state.campaign, state.position, child, Decision("driver", state.fact_position, events))
     return child
-
-
-def changed_policy(policy: Policy, changes: Mapping[str, object]) -> Policy:
-    """The policy with some keys set anew. Raises KernelbraidError for a key that is none, or a value that is off."""
-    unknown = sorted(set(changes) - set(Policy.model_fields))
-    if unknown:
-        known = ", ".join(Policy.model_fields)
-        raise KernelbraidError(f"{', '.join(unknown)} is no policy key; these are: {known}")
-    try:
-        return Policy.model_validate({**policy.model_dump(), **changes})
-    except ValueError as error:
-        raise KernelbraidError(f"a policy key has no such value: {error}") from error
 
 
 def _free_name(store: Store, parent: str) -> str:

@@ -1,7 +1,7 @@
 """Start a search, or go on with one: where store, operator, strategies and harness are wired together."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +48,10 @@ class Strategies:
     editor: EditorStrategy
     brancher: BrancherStrategy
 
+    def names(self) -> dict[str, str]:
+        """The policy keys that say whose judgement a campaign follows."""
+        return {"planner": self.planner.name, "brancher": self.brancher.name}
+
 
 def catalogue_strategies() -> Strategies:
     """Planner, editor and brancher that need no model."""
@@ -70,7 +74,7 @@ def run(
     harness: HarnessFactory = native_harness,
     watch: Watch | None = None,
     pause_requested: PauseRequested = never,
-    **limits: int | float | None,
+    **limits: object,
 ) -> CampaignSummary:
     """Open a campaign and drive it until it stops or is paused.
 
@@ -79,8 +83,8 @@ def run(
 
     Raises OperatorError, MissingToolchain, StoreError, DriverPresent, NoProgress.
     """
-    chosen = Policy.model_validate({**(policy or Policy()).model_dump(), **limits})
     strategies = strategies or catalogue_strategies()
+    chosen = changed_policy(policy or Policy(), {**strategies.names(), **limits})
     declared = load_operator(operator)
     require_target(declared, target)
     with harness(declared, target) as running:
@@ -104,8 +108,10 @@ def resume(
 
     Raises CampaignMissing, RuleBroken (stopped, or another environment), DriverPresent.
     """
-    contract = fold(store.read(campaign)).specified().contract
-    desk = make_desk(store, contract.operator, contract.target, strategies or catalogue_strategies())
+    specified = fold(store.read(campaign)).specified()
+    contract, strategies = specified.contract, strategies or catalogue_strategies()
+    require_strategies(specified.policy, strategies)
+    desk = make_desk(store, contract.operator, contract.target, strategies)
     with harness(desk.operator, contract.target) as running:
         return _drive(store, campaign, desk, running, watch, pause_requested, reason)
 
@@ -134,6 +140,28 @@ def require_target(operator: Operator, target: str) -> None:
         raise KernelbraidError(
             f"{operator.name} has no {target} implementation to search; it has: {operator.targets()}"
         )
+
+
+def require_strategies(policy: Policy, strategies: Strategies) -> None:
+    """Refuse to go on with other judgement than the campaign was opened with."""
+    for key, name in strategies.names().items():
+        if getattr(policy, key) != name:
+            raise KernelbraidError(
+                f"the campaign's {key} is {getattr(policy, key)!r}, not {name!r}: pass its strategies from Python, "
+                "or fork it to go on with others"
+            )
+
+
+def changed_policy(policy: Policy, changes: Mapping[str, object]) -> Policy:
+    """The policy with some keys set anew. Raises KernelbraidError for a key that is none, or a value that is off."""
+    unknown = sorted(set(changes) - set(Policy.model_fields))
+    if unknown:
+        known = ", ".join(Policy.model_fields)
+        raise KernelbraidError(f"{', '.join(unknown)} is no policy key; these are: {known}")
+    try:
+        return Policy.model_validate({**policy.model_dump(), **changes})
+    except ValueError as error:
+        raise KernelbraidError(f"a policy key has no such value: {error}") from error
 
 
 def make_desk(store: Store, operator: str, target: str, strategies: Strategies) -> Desk:
