@@ -70,10 +70,11 @@ def load_reference(operator: Operator) -> Reference:
 
 
 def to_bfloat16(values: NDArray[Any]) -> NDArray[np.uint16]:
-    """Round to nearest even, as uint16 bit patterns."""
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    """Round to nearest even, as uint16 bit patterns; any NaN becomes the quiet one."""
+    single = np.asarray(values, dtype=np.float32, order="C")
+    bits = single.view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return rounded.astype(np.uint16)
+    return np.where(np.isnan(single), np.uint32(0x7FC0), rounded).astype(np.uint16)
 
 
 def from_bfloat16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:

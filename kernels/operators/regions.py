@@ -6,11 +6,13 @@ outside every region is the region FRAME, shared by both paths.
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from kernelbraid.kernels.operators.operator import Sources
 
 FRAME = "frame"
+_MARKER = re.compile(r"^[ \t]*// (?:end)?region \w+$", re.MULTILINE)
 _REGION = re.compile(r"^[ \t]*// region (\w+)\n(.*?)^[ \t]*// endregion \1\n", re.MULTILINE | re.DOTALL)
 
 
@@ -21,17 +23,23 @@ class Refused(Exception):
 def regions(sources: Sources) -> Mapping[str, str]:
     """Region name to text over all files; FRAME holds the rest, file names included.
 
-    Raises Refused when a name stands twice.
+    Raises Refused when a name stands twice, or a marker without its pair or inside another region.
     """
     found: dict[str, str] = {}
     frame: list[str] = []
     for name, text in sorted(sources.items()):
+        for stray in (*_MARKER.finditer(_REGION.sub("", text)), *_inner_markers(text)):
+            raise Refused(f"{name}: the marker {stray[0].strip()!r} has no pair of its own")
         for match in _REGION.finditer(text):
             if match[1] in found or match[1] == FRAME:
                 raise Refused(f"region {match[1]} stands twice")
             found[match[1]] = match[2]
         frame.append(f"{name}\n{_REGION.sub(lambda match: f'// region {match[1]}' + chr(10), text)}")
     return {**found, FRAME: "\n".join(frame)}
+
+
+def _inner_markers(text: str) -> Iterator[re.Match[str]]:
+    return chain.from_iterable(_MARKER.finditer(match[2]) for match in _REGION.finditer(text))
 
 
 def region_digests(sources: Sources) -> Mapping[str, str]:
@@ -50,7 +58,7 @@ def region(sources: Sources, name: str) -> str:
 def replace_region(sources: Sources, name: str, text: str) -> Sources:
     """The sources with one region's text replaced. Raises Refused when it is not there."""
     region(sources, name)
-    body = text if text.endswith("\n") else text + "\n"
+    body = text if text.endswith("\n") or not text else text + "\n"
 
     def swap(match: re.Match[str]) -> str:
         if match[1] != name:
@@ -67,6 +75,8 @@ def edit_region(sources: Sources, name: str, old: str, new: str) -> Sources:
     Raises Refused otherwise, so that an edit never lands where its author did not mean it.
     """
     text = region(sources, name)
+    if not old.strip():
+        raise Refused(f"region {name}: nothing to find was given")
     if (count := text.count(old)) != 1:
         raise Refused(f"region {name}: expected one {old.strip().splitlines()[0]!r}, found {count}")
     return replace_region(sources, name, text.replace(old, new))

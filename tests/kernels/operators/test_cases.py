@@ -1,0 +1,77 @@
+"""bfloat16 rounding against a search over all bfloat16 values, and an operator's own Python files."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernelbraid.kernels.operators.cases import from_bfloat16, load_reference, to_bfloat16
+from kernelbraid.kernels.operators.operator import OperatorError, load_operator
+
+EVERY_FINITE = np.array([bits for bits in range(0x8000) if bits < 0x7F80], np.uint16)
+BEYOND_LARGEST = 2.0**128
+"""The value that the next bit pattern after the largest finite one would have."""
+
+
+def nearest_even(value: float) -> int:
+    """The bit pattern nearest to a float, by comparing with the two neighbours among all; the even one on a tie."""
+    sign, magnitude = (0x8000 if np.signbit(value) else 0), abs(float(value))
+    values = np.append(from_bfloat16(EVERY_FINITE).astype(np.float64), BEYOND_LARGEST)
+    above = int(np.searchsorted(values, magnitude))
+    if above == len(values):
+        return sign | 0x7F80
+    candidates = [each for each in (above - 1, above) if each >= 0]
+    return sign | min(candidates, key=lambda each: (abs(values[each] - magnitude), each % 2))
+
+
+def halfway_values() -> list[float]:
+    """Ties between neighbours, among them subnormals and the last finite value, and the floats next to them."""
+    patterns = np.array([0x0000, 0x0001, 0x007F, 0x0080, 0x3F80, 0x3F81, 0x4049, 0x7F7E, 0x7F7F], np.uint32)
+    ties = ((patterns << 16) | 0x8000).view(np.float32)
+    return [float(np.nextafter(tie, to, dtype=np.float32)) for tie in ties for to in (tie, np.float32(0), tie * 2)]
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_ties_go_to_the_even_neighbour_and_their_neighbours_to_the_nearer(sign: float) -> None:
+    values = [sign * value for value in halfway_values()]
+    assert to_bfloat16(np.array(values, np.float32)).tolist() == [nearest_even(value) for value in values]
+
+
+def test_any_float_rounds_to_the_nearest() -> None:
+    # given floats over the whole range of exponents
+    bits = np.random.default_rng(3).integers(0, 2**32, 2000, np.uint32)
+    values = bits.view(np.float32)
+    values = values[np.isfinite(values)]
+
+    # when / then
+    assert to_bfloat16(values).tolist() == [nearest_even(value) for value in values]
+
+
+def test_infinity_stays_what_is_too_large_becomes_it_and_nan_is_kept() -> None:
+    # given
+    values = np.array([np.inf, -np.inf, 3.4e38, -3.4e38], np.float32)
+    nans = np.array([0x7FC00000, 0xFFFFFFFF, 0x7F800001], np.uint32).view(np.float32)
+
+    # when / then
+    assert to_bfloat16(values).tolist() == [0x7F80, 0xFF80, 0x7F80, 0xFF80]
+    assert to_bfloat16(nans).tolist() == [0x7FC0] * 3
+
+
+def test_every_bfloat16_value_survives_widening_and_rounding() -> None:
+    both_signs = np.concatenate([EVERY_FINITE, EVERY_FINITE | 0x8000, np.array([0x7F80, 0xFF80], np.uint16)])
+    assert (to_bfloat16(from_bfloat16(both_signs)) == both_signs).all()
+
+
+def test_rounding_keeps_the_shape_of_any_view() -> None:
+    values = np.arange(24, dtype=np.float64).reshape(4, 6)[:, ::2].T
+    assert to_bfloat16(values).shape == (3, 4)
+    assert from_bfloat16(to_bfloat16(values)).tolist() == values.tolist()
+    assert to_bfloat16(np.float32(1.0)).shape == ()
+
+
+def test_a_missing_reference_is_named(tmp_path: Path) -> None:
+    operator = replace(load_operator("linear"), folder=tmp_path)
+    with pytest.raises(OperatorError, match=r"reference\.py is missing"):
+        load_reference(operator)
