@@ -1,17 +1,26 @@
 """What the state keeps of every submission and every measurement: canonical JSON bytes, read when somebody asks.
 
 A pydantic value takes half a kilobyte of memory however little it says, and an implementation has dozens of them; a
-state of two hundred thousand implementations would need gigabytes. Packed they take what their text takes, and equal
-values have equal bytes.
+state of two hundred thousand implementations would need gigabytes. Packed, without the names of their fields, they
+take what their content takes, and equal values have equal bytes.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import orjson
 
 from kernelbraid.events.event import Value
-from kernelbraid.events.values import Latency, Measurement, Region, Resource, SourceFile
+from kernelbraid.events.values import Latency, LimitCheck, Measurement, Region, Resource, SourceFile
 
+V = TypeVar("V", bound=Value)
+Row = list[Any]
+"""A value's fields in their order, as JSON holds them."""
+
+PACKED_TYPES: tuple[type[Value], ...] = (SourceFile, Region, Latency, LimitCheck, Measurement, Resource)
+ROWS = {kind: attrgetter(*kind.model_fields) for kind in PACKED_TYPES}
 READ_BYTES_CACHED = 1024
 """How many packed values stay read: a search looks at the same few parents again and again."""
 
@@ -26,37 +35,62 @@ class Submission(Value):
 class Findings(Value):
     """What was measured of an implementation; empty until it was."""
 
-    latencies: tuple[Latency, ...] = ()
-    measurement: Measurement | None = None
-    resources: tuple[Resource, ...] = ()
+    latencies: tuple[Latency, ...]
+    measurement: Measurement | None
+    resources: tuple[Resource, ...]
 
 
 def pack_submission(sources: tuple[SourceFile, ...], regions: tuple[Region, ...]) -> bytes:
     """Bytes that `submission` reads."""
-    return _pack({"sources": sources, "regions": regions})
+    return _pack(sources, regions)
 
 
 def pack_findings(
     latencies: tuple[Latency, ...], measurement: Measurement | None, resources: tuple[Resource, ...]
 ) -> bytes:
     """Bytes that `findings` reads."""
-    return _pack({"latencies": latencies, "measurement": measurement, "resources": resources})
+    return _pack(latencies, measurement, resources)
 
 
 @lru_cache(maxsize=READ_BYTES_CACHED)
 def submission(packed: bytes) -> Submission:
     """The submission that was packed."""
-    return Submission.model_validate_json(packed)
+    sources, regions = orjson.loads(packed)
+    return Submission(sources=_values(SourceFile, sources), regions=_values(Region, regions))
 
 
 @lru_cache(maxsize=READ_BYTES_CACHED)
 def findings(packed: bytes) -> Findings:
     """The findings that were packed."""
-    return Findings.model_validate_json(packed)
+    latencies, measurement, resources = orjson.loads(packed)
+    return Findings(
+        latencies=_values(Latency, latencies),
+        measurement=None if measurement is None else _measurement(measurement),
+        resources=_values(Resource, resources),
+    )
 
 
-def _pack(parts: dict[str, object]) -> bytes:
-    return orjson.dumps(parts, default=vars, option=orjson.OPT_SORT_KEYS)
+def _pack(*parts: object) -> bytes:
+    # orjson hands out the buffer it grew, often several times what it holds; a copy has the size of its content.
+    return bytes(memoryview(orjson.dumps(parts, default=_row)))
+
+
+def _row(value: Value) -> tuple[object, ...]:
+    return ROWS[type(value)](value)
+
+
+def _values(kind: type[V], rows: Iterable[Row]) -> tuple[V, ...]:
+    return tuple(kind.model_validate(_fields(kind, row)) for row in rows)
+
+
+def _measurement(row: Row) -> Measurement:
+    fields = _fields(Measurement, row)
+    fields["limits"] = _values(LimitCheck, fields["limits"])
+    return Measurement.model_validate(fields)
+
+
+def _fields(kind: type[Value], row: Row) -> dict[str, Any]:
+    return dict(zip(kind.model_fields, row, strict=True))
 
 
 NOTHING_FOUND = pack_findings((), None, ())

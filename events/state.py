@@ -285,12 +285,13 @@ def evolve(state: State, recorded: Recorded) -> None:
 
 # A campaign's clock does not run while nobody drives it, nor for what an origin spent before a fork. Notes and what a
 # user does leave it alone: they come while a driver works as well as while there is none.
-_CLOCK_RESTARTS = (CampaignResumed, CampaignForked)
+_CLOCK_RESTARTS = frozenset({CampaignResumed, CampaignForked})
 
 
 def _count_driven(state: State, event: Event, recorded_at: datetime) -> None:
-    if state.driven_at is not None and type(event) not in _CLOCK_RESTARTS:
-        state.spent.active_s += max(0.0, (recorded_at - state.driven_at).total_seconds())
+    before = state.driven_at
+    if before is not None and before < recorded_at and type(event) not in _CLOCK_RESTARTS:
+        state.spent.active_s += (recorded_at - before).total_seconds()
     state.driven_at = recorded_at
 
 

@@ -62,14 +62,15 @@ class Fold:
 
     def apply(self, recorded: Recorded) -> None:
         """Take one event in."""
-        for handler, accumulator in self._routes[type(recorded.event)]:
-            handler(accumulator, recorded)
-        self.position = recorded.position
+        self.extend((recorded,))
 
     def extend(self, log: Iterable[Recorded]) -> "Fold":
         """Take events in, in their order; returns itself."""
+        routes = self._routes
         for recorded in log:
-            self.apply(recorded)
+            for handler, accumulator in routes[type(recorded.event)]:
+                handler(accumulator, recorded)
+            self.position = recorded.position
         return self
 
 

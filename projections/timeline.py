@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -50,16 +50,13 @@ class Entry:
     what: str
 
 
-@dataclass(slots=True)
-class TimelineFold:
-    """The accumulator: the last events, which become text only when somebody looks."""
-
-    latest: deque[Recorded] = field(default_factory=lambda: deque(maxlen=KEPT_ENTRIES))
+TimelineFold = deque[Recorded]
+"""The accumulator: the last events, which become text only when somebody looks."""
 
 
 def timeline(folded: TimelineFold) -> tuple[Entry, ...]:
     """The last entries, at most KEPT_ENTRIES, oldest first; for a whole log use `entry` on each event."""
-    return tuple(map(entry, folded.latest))
+    return tuple(map(entry, folded))
 
 
 def entry(recorded: Recorded) -> Entry:
@@ -76,10 +73,6 @@ def entry_line(item: Entry) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _keep(folded: TimelineFold, recorded: Recorded) -> None:
-    folded.latest.append(recorded)
 
 
 # --- words ---------------------------------------------------------------------------------------------------------
@@ -234,4 +227,6 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     ModelCalled: _called,
 }
 
-TIMELINE: Projection[TimelineFold] = Projection("timeline", TimelineFold, every_event(_keep))
+TIMELINE: Projection[TimelineFold] = Projection(
+    "timeline", lambda: deque(maxlen=KEPT_ENTRIES), every_event(deque.append)
+)
