@@ -9,7 +9,7 @@ import itertools
 import re
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -154,6 +154,8 @@ class Recorder(SQLiteApplicationRecorder):
         # The datastore builds the library's pool; ours takes its place before a connection was made.
         datastore.pool = Pool(uri, access, synchronous)
         super().__init__(datastore)
+        # Told how long an append's first statement, which makes it the writer, took in seconds.
+        self.on_lock_wait: Callable[[float], None] = lambda seconds: None
 
     def construct_create_table_statements(self) -> list[str]:
         """The library's events table, then head records, blobs and the triggers that keep all of it append-only."""
@@ -168,7 +170,9 @@ class Recorder(SQLiteApplicationRecorder):
         **kwargs: Any,
     ) -> Sequence[int] | None:
         if advance is not None:
+            started = time.perf_counter()
             self.move_head(c, advance)
+            self.on_lock_wait(time.perf_counter() - started)
         self.insert_blobs(c, blobs)
         return super()._insert_events(c, stored_events, **kwargs)
 

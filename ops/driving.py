@@ -7,34 +7,49 @@ from pathlib import Path
 
 from kernelbraid.agents.campaign import Watch
 from kernelbraid.agents.driver import PauseRequested
+from kernelbraid.events.campaign import RootQualified
 from kernelbraid.events.event import Recorded
 from kernelbraid.events.state import State
 from kernelbraid.events.store import Store
+from kernelbraid.kernels.audit.sandbox import SandboxKind
 from kernelbraid.ops.exits import ExitCode
+from kernelbraid.ops.logging import logger
+from kernelbraid.ops.metrics.server import serving
+from kernelbraid.ops.progress.live import LiveProgress
 from kernelbraid.ops.progress.plain import PlainProgress
 from kernelbraid.ops.report.best import write_best
 from kernelbraid.ops.report.outcome import outcome
 from kernelbraid.ops.signals import Interruption
-from kernelbraid.ops.terminal import console, emit, tell
+from kernelbraid.ops.terminal import console, emit, is_terminal, tell
 from kernelbraid.ops.wiring import store_folder
 from kernelbraid.projections.performance import PERFORMANCE, performance_table
 from kernelbraid.projections.projection import STATE, rebuild
 from kernelbraid.projections.summary import CampaignSummary
 
-Drive = Callable[[Watch, PauseRequested], CampaignSummary]
+Start = Callable[[Store, Watch, PauseRequested], CampaignSummary]
+"""Drives a campaign in a store, telling of every event and asking whether to pause."""
 
 
-def drive(store: Store, start: Drive, *, json: bool) -> ExitCode:
+def drive(store: Store, start: Start, *, json: bool, metrics_port: int | None = None) -> ExitCode:
     """Drive until the campaign stops or is paused, then say what it came to."""
     with ExitStack() as stack:
+        watchers: list[Watch] = [logged, warned_of_sandbox]
+        driven = store
+        if metrics_port is not None:
+            driven, watcher = stack.enter_context(serving(store, metrics_port))
+            watchers.append(watcher)
         interruption = stack.enter_context(Interruption())
-        progress = stack.enter_context(PlainProgress())
-        summary = start(_watch(progress.take, warn_of_sandbox), interruption.reason)
-        interrupted = interruption.reason() is not None and summary.status != "stopped"
+        progress = stack.enter_context(progress_view())
+        summary = start(driven, _watch(progress.take, *watchers), interruption.reason)
     _conclude(store, summary, json)
-    if interrupted:
+    if interruption.reason() is not None and summary.status != "stopped":
         return ExitCode.INTERRUPTED
     return ExitCode.FAILURE if summary.stop_reason == "root_unqualified" else ExitCode.OK
+
+
+def progress_view() -> LiveProgress | PlainProgress:
+    """The live view where a person looks, else lines."""
+    return LiveProgress() if is_terminal(sys.stderr) else PlainProgress()
 
 
 def _watch(*watchers: Watch) -> Watch:
@@ -45,10 +60,17 @@ def _watch(*watchers: Watch) -> Watch:
     return watch
 
 
-def warn_of_sandbox(recorded: Recorded, state: State) -> None:
-    """Say once, when the root is audited, that nothing keeps the candidates in."""
-    unboxed = state.environment is not None and state.environment.sandbox == "none"
-    if unboxed and type(recorded.event).__name__ == "RootQualified":
+def logged(recorded: Recorded, state: State) -> None:
+    """Every event as a diagnostic entry, with campaign, position and action bound."""
+    bound = {"campaign": state.campaign, "position": recorded.position, "actor": recorded.actor}
+    action = getattr(recorded.event, "action", None)
+    logger().info(type(recorded.event).__name__, **bound, **({} if action is None else {"action": action}))
+
+
+def warned_of_sandbox(recorded: Recorded, state: State) -> None:
+    """Say once a qualification that nothing keeps the candidates in."""
+    unboxed = state.environment is not None and state.environment.sandbox == SandboxKind.NONE
+    if unboxed and isinstance(recorded.event, RootQualified):
         tell("WARNING: no sandbox here: candidates run with your rights. Only the package's own catalogue may run so.")
 
 

@@ -1,23 +1,36 @@
 """The command line. Each command has a file of its own; here they are put together."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import typer
 
+from kernelbraid.ops.cli.best import best
+from kernelbraid.ops.cli.compare import compare
+from kernelbraid.ops.cli.diff import diff
+from kernelbraid.ops.cli.doctor import doctor
 from kernelbraid.ops.cli.door import Door
+from kernelbraid.ops.cli.export import export
+from kernelbraid.ops.cli.fork import fork
+from kernelbraid.ops.cli.import_ import import_file
 from kernelbraid.ops.cli.list import list_campaigns
 from kernelbraid.ops.cli.log import log
-from kernelbraid.ops.cli.options import StoreUrl
+from kernelbraid.ops.cli.metrics import metrics
+from kernelbraid.ops.cli.note import note
+from kernelbraid.ops.cli.operators import operators
+from kernelbraid.ops.cli.options import LogLevel, StoreUrl
+from kernelbraid.ops.cli.pause import pause
 from kernelbraid.ops.cli.replay import replay
 from kernelbraid.ops.cli.resume import resume
 from kernelbraid.ops.cli.run import run
 from kernelbraid.ops.cli.show import show
+from kernelbraid.ops.cli.stop import stop
 from kernelbraid.ops.cli.verify import verify
+from kernelbraid.ops.logging import configure
 from kernelbraid.ops.terminal import prepare_streams
 from kernelbraid.ops.wiring import Session, Wiring
 
-SEARCH, READ, CHECK = "Search", "Read", "Check"
+SEARCH, READ, CHECK, MACHINE = "Search", "Read", "Check and carry", "This machine"
 
 app = typer.Typer(
     cls=Door,
@@ -29,7 +42,7 @@ app = typer.Typer(
 
 
 @app.callback()
-def kernelbraid(context: typer.Context, store: StoreUrl = None) -> None:
+def kernelbraid(context: typer.Context, store: StoreUrl = None, log_level: LogLevel = "warning") -> None:
     """Search for fast kernels whose full-sequence and decode paths agree bit for bit.
 
     Every search is a campaign: an append-only log in a store. Data goes to stdout, everything else to stderr; commands
@@ -37,16 +50,27 @@ def kernelbraid(context: typer.Context, store: StoreUrl = None) -> None:
     5 the campaign has a driver already, 130 interrupted.
     """
     wiring = context.obj if isinstance(context.obj, Wiring) else Wiring()
+    configure(log_level)
     context.obj = Session(store, wiring)
 
 
-app.command("run", rich_help_panel=SEARCH)(run)
-app.command("resume", rich_help_panel=SEARCH)(resume)
-app.command("list", rich_help_panel=READ)(list_campaigns)
-app.command("show", rich_help_panel=READ)(show)
-app.command("log", rich_help_panel=READ)(log)
-app.command("verify", rich_help_panel=CHECK)(verify)
-app.command("replay", rich_help_panel=CHECK)(replay)
+PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
+    SEARCH: {"run": run, "resume": resume, "pause": pause, "stop": stop, "fork": fork, "note": note},
+    READ: {
+        "list": list_campaigns,
+        "show": show,
+        "log": log,
+        "best": best,
+        "diff": diff,
+        "compare": compare,
+        "metrics": metrics,
+    },
+    CHECK: {"verify": verify, "replay": replay, "export": export, "import": import_file},
+    MACHINE: {"operators": operators, "doctor": doctor},
+}
+for panel, commands in PANELS.items():
+    for name, command in commands.items():
+        app.command(name, rich_help_panel=panel)(command)
 
 
 def main(arguments: Sequence[str] | None = None, wiring: Wiring | None = None) -> int:

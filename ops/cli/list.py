@@ -49,7 +49,7 @@ def _row(log: Store, row: CampaignRow) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table()
+    table = Table(box=None, pad_edge=False)
     for heading in COLUMNS:
         table.add_column(heading.replace("_ratio", "").replace("_", " "), no_wrap=True)
     for row in rows:

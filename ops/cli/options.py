@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from kernelbraid.ops.logging import LEVEL_VARIABLE, Level
+
 Campaign = Annotated[
     str, typer.Argument(metavar="CAMPAIGN", help="The campaign's name, as `kernelbraid list` shows it.")
 ]
@@ -18,4 +20,20 @@ StoreUrl = Annotated[
 ]
 At = Annotated[
     int | None, typer.Option("--at", min=1, metavar="N", help="Look at the campaign as it was after position N.")
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        min=0,
+        max=65535,
+        metavar="P",
+        help="Serve Prometheus metrics on 127.0.0.1 port P while driving.",
+    ),
+]
+LogLevel = Annotated[
+    Level,
+    typer.Option(
+        "--log-level", envvar=LEVEL_VARIABLE, help="Diagnostics on stderr, as JSON lines when it is no terminal."
+    ),
 ]

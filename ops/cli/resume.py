@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from kernelbraid.agents import search
-from kernelbraid.ops.cli.options import Campaign, Json, StoreUrl
+from kernelbraid.ops.cli.options import Campaign, Json, MetricsPort, StoreUrl
 from kernelbraid.ops.driving import drive
 from kernelbraid.ops.harnesses import harness_factory
 from kernelbraid.ops.wiring import campaign_row, changing, session_of
@@ -17,6 +17,7 @@ def resume(
     unsafe_no_sandbox: Annotated[
         bool, typer.Option("--unsafe-no-sandbox", help="Go on without a sandbox, for a campaign that began without.")
     ] = False,
+    metrics_port: MetricsPort = None,
     json: Json = False,
     store: StoreUrl = None,
 ) -> None:
@@ -30,14 +31,15 @@ def resume(
         campaign_row(log, campaign)
         code = drive(
             log,
-            lambda watch, pause: search.resume(
+            lambda driven, watch, pause: search.resume(
                 campaign,
-                store=log,
+                store=driven,
                 strategies=session.wiring.strategies,
                 harness=harness_factory(session.wiring, unsafe_no_sandbox),
                 watch=watch,
                 pause_requested=pause,
             ),
             json=json,
+            metrics_port=metrics_port,
         )
     raise typer.Exit(code)

@@ -8,7 +8,7 @@ import typer
 from kernelbraid.agents import search
 from kernelbraid.events.values import Policy
 from kernelbraid.kernels.operators.operator import operator_names
-from kernelbraid.ops.cli.options import Json, StoreUrl
+from kernelbraid.ops.cli.options import Json, MetricsPort, StoreUrl
 from kernelbraid.ops.driving import drive
 from kernelbraid.ops.exits import NotFound, Unavailable
 from kernelbraid.ops.harnesses import harness_factory
@@ -28,13 +28,16 @@ def run(
     audits: Annotated[int | None, typer.Option(min=1, help="Stop after this many audits.")] = None,
     kappa: Annotated[int, typer.Option(min=1, help="Stop after this many audits in a row without a new best.")] = 30,
     tokens: Annotated[int | None, typer.Option(min=1, help="Stop after this many model tokens.")] = None,
-    cost: Annotated[float | None, typer.Option(min=0, metavar="USD", help="Stop after spending this much.")] = None,
-    wall: Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="Stop after driving this long.")] = None,
+    cost: Annotated[float | None, typer.Option(min=1e-9, metavar="USD", help="Stop after spending this much.")] = None,
+    wall: Annotated[
+        float | None, typer.Option(min=1e-3, metavar="SECONDS", help="Stop after driving this long.")
+    ] = None,
     parallel: Annotated[int, typer.Option(min=1, max=64, help="Actions in flight at once; timing stays serial.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
     unsafe_no_sandbox: Annotated[
         bool, typer.Option("--unsafe-no-sandbox", help="Run candidates with your own rights, without a sandbox.")
     ] = False,
+    metrics_port: MetricsPort = None,
     json: Json = False,
     store: StoreUrl = None,
 ) -> None:
@@ -58,9 +61,9 @@ def run(
     with writing(session) as log:
         code = drive(
             log,
-            lambda watch, pause: search.run(
+            lambda driven, watch, pause: search.run(
                 operator,
-                store=log,
+                store=driven,
                 target=target,
                 policy=policy,
                 name=name,
@@ -70,6 +73,7 @@ def run(
                 pause_requested=pause,
             ),
             json=json,
+            metrics_port=metrics_port,
         )
     raise typer.Exit(code)
 

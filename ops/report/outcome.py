@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -14,7 +15,7 @@ from kernelbraid.projections.summary import CampaignSummary
 
 def workload_table(view: PerformanceTable) -> Table:
     """Workload by workload: root, best, ratio, agreement."""
-    table = Table(title=f"latency of one call: root i0000 and best {view.best}", title_justify="left")
+    table = Table(title=f"latency of one call: root i0000 and best {view.best}", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("workload", no_wrap=True)
     for heading in ("path", "weight", "root", "best", "ratio", "agreement"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -29,9 +30,11 @@ def workload_table(view: PerformanceTable) -> Table:
 
 def baseline_table(view: PerformanceTable) -> Table:
     """The builds beside the root, timed by the same clock and never candidates."""
-    table = Table(title="weighted latency beside the baselines (never candidates)", title_justify="left")
+    table = Table(
+        title="weighted latency beside builds that are never candidates", title_justify="left", box=SIMPLE_HEAD
+    )
     table.add_column("build", no_wrap=True)
-    for heading in ("weighted sum", "faster than the root", "the best is faster by"):
+    for heading in ("weighted sum", "times the root", "best over it"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_row("root i0000", seconds(view.root_objective_s), times(1.0), times(view.ratio))
     for row in view.baselines:

@@ -34,8 +34,8 @@ def summary_lines(summary: CampaignSummary) -> Iterator[str]:
         yield f"  best            {best.implementation}, {seconds(best.objective_s)}, {times(best.speedup_ratio)}"
         yield f"                  {', '.join(best.mechanisms) or 'the root itself'}"
     for baseline in summary.baselines:
-        ratios = f"root x{baseline.root_ratio:.2f}, the best is {times(baseline.best_ratio)} faster"
-        yield f"  baseline        {baseline.name}: {seconds(baseline.objective_s)} ({ratios})"
+        ratios = f"{times(baseline.root_ratio)} of the root; the best is {times(baseline.best_ratio)} of it"
+        yield f"  baseline        {baseline.name}: {seconds(baseline.objective_s)}, {ratios}"
     yield f"  kappa           {summary.kappa} of {summary.kappa_threshold}"
     yield f"  frontier        {_names(summary.frontier)}"
     yield f"  archive         {_names(summary.archive)}"
@@ -57,7 +57,7 @@ def _names(names: tuple[str, ...]) -> str:
 
 
 def _budget(budget: BudgetSummary) -> str:
-    spent = f"{budget.spent:g} spent" + (f" of {budget.limit:g}" if budget.limit is not None else "")
+    spent = f"{budget.spent:.6g} spent" + (f" of {budget.limit:.6g}" if budget.limit is not None else "")
     return spent + (f", {budget.inherited:g} inherited" if budget.inherited else "")
 
 
