@@ -35,7 +35,7 @@ def test_another_process_with_another_hash_seed_agrees(hash_seed: str) -> None:
     assert digest_elsewhere(hash_seed) == state_digest(golden_story().state)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(stories)
 def test_folding_a_log_again_gives_its_digest(story: Story) -> None:
     assert state_digest(fold(story.log)) == state_digest(story.state)

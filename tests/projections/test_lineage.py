@@ -56,7 +56,7 @@ def golden_story_up_to_the_merge() -> Story:
     return story
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(stories)
 def test_nodes_never_move(story: Story) -> None:
     folded, places = Fold(STATE, LINEAGE), {}
@@ -66,7 +66,7 @@ def test_nodes_never_move(story: Story) -> None:
             assert places.setdefault(node.id, (node.column, node.lane)) == (node.column, node.lane)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(stories)
 def test_no_edge_of_a_first_parent_runs_through_a_node_of_its_own_lane(story: Story) -> None:
     view = graph(story.log)
@@ -78,7 +78,7 @@ def test_no_edge_of_a_first_parent_runs_through_a_node_of_its_own_lane(story: St
                 assert not [other for other in view.nodes if other.lane == node.lane and other.column in between]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(stories)
 def test_the_graph_holds_every_implementation_and_promotion(story: Story) -> None:
     view = graph(story.log)
