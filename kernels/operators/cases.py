@@ -19,8 +19,6 @@ from kernelbraid.kernels.operators.operator import Entry, Operator, OperatorErro
 Arrays = Mapping[str, NDArray[Any]]
 """Tensor name to values; bfloat16 as uint16."""
 
-STYLES = ("normal", "scale_3", "scale_30", "zeros", "equal_rows", "cancellation")
-
 
 @dataclass(frozen=True, slots=True)
 class Call:

@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 EntryPath = Literal["full", "decode"]
 Dtype = Literal["float32", "bfloat16", "int32"]
 Sources = Mapping[str, str]
 """File name to text; the whole implementation, nothing is implied."""
+
+STYLES = ("normal", "scale_3", "scale_30", "zeros", "equal_rows", "cancellation")
+"""How the inputs of a check are drawn; what each means for an operator is its reference.py's to say."""
 
 HERE = Path(__file__).parent
 
@@ -173,8 +176,10 @@ def load_operator(name_or_folder: str) -> Operator:
     except OSError as error:
         known = ", ".join(operator_names())
         raise OperatorError(f"no operator {name_or_folder!r}: known are {known}, or name a folder") from error
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
-        raise OperatorError(f"{folder / 'operator.toml'} is not a valid declaration: {error!r}") from error
+    except KeyError as error:
+        raise OperatorError(f"{folder / 'operator.toml'} lacks {error}") from error
+    except (TypeError, AttributeError, ValueError) as error:
+        raise OperatorError(f"{folder / 'operator.toml'} is not a valid declaration: {error}") from error
 
 
 def operator_names() -> tuple[str, ...]:
@@ -242,13 +247,62 @@ def _frozen(dims: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _problems(operator: Operator, symbols: set[str]) -> Iterator[str]:
-    used = {workload.entry for workload in operator.workloads}
-    used |= {symbol for check in operator.checks for symbol in (check.full, check.decode)}
-    if unknown := used - symbols:
+    named = [(workload.entry, workload.dims) for workload in operator.workloads]
+    for pair in (*operator.checks, *operator.hidden):
+        named += [(pair.full, pair.dims), (pair.decode, pair.dims)]
+    if unknown := {symbol for symbol, _ in named} - symbols:
         yield f"undeclared entries: {', '.join(sorted(unknown))}"
-    if unmet := {item for region in operator.regions for item in region.contract} - set(operator.contract):
-        yield f"regions name undeclared contract items: {', '.join(sorted(unmet))}"
-    if len({workload.name for workload in operator.workloads}) != len(operator.workloads):
-        yield "two workloads share a name"
+    yield from _entry_problems(operator)
+    yield from (text for symbol, dims in named for text in _dim_problems(operator.entry(symbol), dims))
+    yield from _check_problems(operator)
+    yield from _region_problems(operator)
+    yield from _repeated("workload", [workload.name for workload in operator.workloads])
     if any(workload.weight <= 0 or workload.limit_ratio < 1 for workload in operator.workloads):
         yield "a workload needs a positive weight and a limit_ratio of at least 1"
+
+
+def _repeated(what: str, names: list[str]) -> Iterator[str]:
+    yield from (f"two of one name: {what} {name}" for name in sorted({n for n in names if names.count(n) > 1}))
+
+
+def _entry_problems(operator: Operator) -> Iterator[str]:
+    yield from _repeated("entry", [entry.symbol for entry in operator.entries])
+    for entry in operator.entries:
+        if entry.path not in get_args(EntryPath):
+            yield f"{entry.symbol}: path {entry.path!r} is none of {', '.join(get_args(EntryPath))}"
+        if entry.dtype not in operator.tolerances:
+            yield f"{entry.symbol}: no tolerance for {entry.dtype}"
+        for tensor in (*entry.inputs, *entry.outputs):
+            if tensor.dtype not in get_args(Dtype):
+                yield f"{entry.symbol}: {tensor.name} has the unknown dtype {tensor.dtype!r}"
+            if unknown := {item for item in tensor.shape if isinstance(item, str)} - set(entry.dims):
+                yield f"{entry.symbol}: {tensor.name} has undeclared dims: {', '.join(sorted(unknown))}"
+
+
+def _dim_problems(entry: Entry, dims: Mapping[str, int | tuple[int, int]]) -> Iterator[str]:
+    """A decode entry may have dims that its check's full entry lacks: the reference derives them."""
+    if entry.path == "full" and (missing := set(entry.dims) - set(dims)):
+        yield f"a shape of {entry.symbol} lacks {', '.join(sorted(missing))}"
+    for name, value in dims.items():
+        low, high = value if isinstance(value, tuple) else (value, value)
+        if not 1 <= low <= high:
+            yield f"a shape of {entry.symbol} has {name} = {value}: dims are at least 1, ranges [low, high]"
+
+
+def _check_problems(operator: Operator) -> Iterator[str]:
+    for pair in (*operator.checks, *operator.hidden):
+        full, decode = operator.entry(pair.full), operator.entry(pair.decode)
+        if (full.path, decode.path) != ("full", "decode"):
+            yield f"{pair.full} against {pair.decode}: the first must be a full entry, the second a decode entry"
+    styles = {style for check in operator.checks for style in check.styles}
+    if unknown := styles - set(STYLES):
+        yield f"unknown styles: {', '.join(sorted(unknown))}; known are {', '.join(STYLES)}"
+
+
+def _region_problems(operator: Operator) -> Iterator[str]:
+    yield from _repeated("region", [region.name for region in operator.regions])
+    for region in operator.regions:
+        if not region.paths or set(region.paths) - set(get_args(EntryPath)):
+            yield f"region {region.name}: its paths are one or both of {', '.join(get_args(EntryPath))}"
+    if unmet := {item for region in operator.regions for item in region.contract} - set(operator.contract):
+        yield f"regions name undeclared contract items: {', '.join(sorted(unmet))}"

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelbraid.kernels.operators.cases import STYLES, Agreement, Arrays, Call, from_bfloat16, to_bfloat16
-from kernelbraid.kernels.operators.operator import Entry
+from kernelbraid.kernels.operators.cases import Agreement, Arrays, Call, from_bfloat16, to_bfloat16
+from kernelbraid.kernels.operators.operator import STYLES, Entry
 
 SCALES = {"scale_3": 3.0, "scale_30": 30.0, "zeros": 0.0}
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernelbraid.kernels.operators.cases import STYLES, Call, from_bfloat16, load_reference, to_bfloat16
-from kernelbraid.kernels.operators.operator import load_operator
+from kernelbraid.kernels.operators.cases import Call, from_bfloat16, load_reference, to_bfloat16
+from kernelbraid.kernels.operators.operator import STYLES, load_operator
 from kernelbraid.kernels.operators.regions import edit_region, regions
 
 OPERATOR = load_operator("rms_norm")
