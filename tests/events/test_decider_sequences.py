@@ -557,6 +557,7 @@ class Commands(RuleBasedStateMachine):
             self.settle(dice)
             while len(self.state.open_actions) < self.policy["parallel"] and dice.random() < 0.7:
                 self.try_something(dice, dice.choice(MECHANISMS), dice.choice(["joint", "joint", "full"]))
+                dice.choice([self.merge, self.fail_an_edit, self.leave_it, self.leave_it])(dice)
             while self.state.open_actions and dice.random() < 0.6:
                 self.finish_audit(dice)
 
@@ -577,6 +578,29 @@ class Commands(RuleBasedStateMachine):
             self.audit_again(dice, dice.choice(VERDICTS))
         self.work(dice)
 
+    def scoped_text(self, dice: Random, parent: str) -> tuple[Region, ...]:
+        """The parent's regions, now and then with one that claims both paths all at once."""
+        wide = Region(name="full_loop", paths=("full", "decode"), digest="wide")
+        theirs = self.recount.regions[parent]
+        return tuple((theirs | ({"full_loop": wide} if dice.random() < 0.1 else {})).values())
+
+    def leave_it(self, dice: Random) -> None:
+        """Nothing besides."""
+
+    def merge(self, dice: Random) -> None:
+        parents = [*self.state.merge_list, *self.state.frontier][:2]
+        opportunity, action = self.state.next_opportunity, self.state.next_action
+        ancestor = mostly(dice, [ROOT], self.known())
+        if self.send(decider.raise_opportunities, [raised(opportunity, *parents)]):
+            self.send(decider.propose_action, proposed(action, opportunity, *parents, ancestor=ancestor))
+
+    def fail_an_edit(self, dice: Random) -> None:
+        action = self.state.next_action
+        for opportunity in [*self.state.pending][:1]:
+            scope = self.state.opportunities[opportunity].scope
+            if self.send(decider.propose_action, proposed(action, opportunity, scope=scope)):
+                self.send(decider.fail_edit, action, "no match")
+
     def settle(self, dice: Random) -> None:
         if self.state.stale:
             self.audit_again(dice, dice.choice(VERDICTS))
@@ -596,7 +620,7 @@ class Commands(RuleBasedStateMachine):
         parent = mostly(dice, [*self.state.frontier], self.known())
         opportunity, action = self.state.next_opportunity, self.state.next_action
         implementation = self.state.next_implementation
-        text = tuple(self.recount.regions[parent].values()) if scope == "full" else None
+        text = self.scoped_text(dice, parent) if scope == "full" else None
         if (
             self.send(decider.raise_opportunities, [raised(opportunity, parent, mechanism=mechanism, scope=scope)])
             and self.send(decider.propose_action, proposed(action, opportunity, parent, scope=scope))
@@ -655,7 +679,7 @@ class Commands(RuleBasedStateMachine):
             k = 2
         best = self.state.best or ROOT
         incumbent = mostly(dice, [best, best, *sorted(self.recount.crowned)], [*self.known(), "i0099"])
-        changes = mostly(dice, [{}], WRONG)
+        changes: dict[str, Any] = dice.choice(WRONG) if dice.random() < 0.25 else {}
         if performance is Performance.OVER_LIMIT and k is not None:
             changes = {"limits": limits(1.3)}
         return performance, measured(k, incumbent, **changes)
