@@ -16,7 +16,7 @@ from kernelbraid.ops.exits import ExitCode
 from kernelbraid.ops.logging import logger
 from kernelbraid.ops.metrics.server import serving
 from kernelbraid.ops.progress.live import LiveProgress
-from kernelbraid.ops.progress.plain import PlainProgress
+from kernelbraid.ops.progress.plain import PlainProgress, Progress
 from kernelbraid.ops.report.best import write_best
 from kernelbraid.ops.report.outcome import outcome
 from kernelbraid.ops.signals import Interruption
@@ -47,7 +47,7 @@ def drive(store: Store, start: Start, *, json: bool, metrics_port: int | None = 
     return ExitCode.FAILURE if summary.stop_reason == "root_unqualified" else ExitCode.OK
 
 
-def progress_view() -> LiveProgress | PlainProgress:
+def progress_view() -> Progress:
     """The live view where a person looks, else lines."""
     return LiveProgress() if is_terminal(sys.stderr) else PlainProgress()
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import typer
 
+from kernelbraid.ops.cli.bench import bench_app
 from kernelbraid.ops.cli.best import best
 from kernelbraid.ops.cli.compare import compare
 from kernelbraid.ops.cli.diff import diff
@@ -71,6 +72,7 @@ PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
 for panel, commands in PANELS.items():
     for name, command in commands.items():
         app.command(name, rich_help_panel=panel)(command)
+app.add_typer(bench_app, name="bench", rich_help_panel=MACHINE)
 
 
 def main(arguments: Sequence[str] | None = None, wiring: Wiring | None = None) -> int:

@@ -27,6 +27,8 @@ class LiveProgress:
 
     def __init__(self) -> None:
         self._snapshot = Snapshot()
+        # Asked before rich puts itself in stderr's place.
+        self._unicode = draws_unicode(sys.stderr)
         self._started = self._last = time.monotonic()
         self._live = Live(
             console=console(sys.stderr), get_renderable=self.view, refresh_per_second=REDRAWS_PER_S, transient=True
@@ -40,7 +42,7 @@ class LiveProgress:
     def view(self) -> RenderableType:
         """The current snapshot, drawn."""
         now = time.monotonic()
-        return drawn(self._snapshot, now - self._started, now - self._last, draws_unicode(sys.stderr))
+        return drawn(self._snapshot, now - self._started, now - self._last, self._unicode)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -62,6 +64,9 @@ def drawn(shown: Snapshot, elapsed_s: float, idle_s: float, unicode: bool) -> Re
 
 
 def _rows(shown: Snapshot, elapsed_s: float, idle_s: float, unicode: bool) -> Iterator[tuple[str, str]]:
+    if not shown.campaign:
+        yield "starting", f"trying compiler and sandbox, then the root is audited ({seconds(elapsed_s)})"
+        return
     yield "campaign", f"{shown.campaign} ({shown.operator}), {shown.status}, position {shown.position}"
     for doing in shown.doing:
         yield doing.action, f"{doing.stage}: {doing.what}"

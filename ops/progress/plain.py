@@ -1,5 +1,7 @@
 """Progress as lines: one for each audit, promotion, lineage decision and turn of a campaign's life."""
 
+from typing import Protocol, Self
+
 from kernelbraid.events.audit import AuditCompleted, ImplementationPromoted, TimingCompleted
 from kernelbraid.events.campaign import (
     CampaignForked,
@@ -44,6 +46,19 @@ TOLD: frozenset[type[Event]] = frozenset(
 )
 
 
+class Progress(Protocol):
+    """Whatever shows a search while it runs."""
+
+    def take(self, recorded: Recorded, state: State) -> None:
+        """Told of every event by the driver."""
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+
+    def __exit__(self, *exception: object) -> None:
+        """Leave the terminal as it was."""
+
+
 class PlainProgress:
     """Told of every event by the driver; writes to stderr."""
 
@@ -53,7 +68,7 @@ class PlainProgress:
             standing = f"[kappa {state.kappa}/{state.specified().policy.kappa}, best {state.speedup_ratio:.2f}x]"
             tell(f"{recorded.position:>5}  {plain(entry(recorded).what, 140)}  {standing}")
 
-    def __enter__(self) -> "PlainProgress":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

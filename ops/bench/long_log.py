@@ -1,0 +1,140 @@
+"""A log of a million events: extended from a real campaign's last iteration, then read in a process of its own."""
+
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import orjson
+from eventsourcing.persistence import StoredEvent
+
+from kernelbraid.events.chain import hash_of, head_of
+from kernelbraid.events.event import Recorded
+from kernelbraid.events.recorder import Advance
+from kernelbraid.events.search import OpportunityRaised
+from kernelbraid.events.sqlite import SqliteStore
+from kernelbraid.events.store import open_store
+from kernelbraid.ops.bench.engine import CAMPAIGN, peak_rss_bytes, searched, store_url
+from kernelbraid.projections.digest import state_digest
+from kernelbraid.projections.ledger import LEDGER
+from kernelbraid.projections.lineage import LINEAGE
+from kernelbraid.projections.metrics import METRICS
+from kernelbraid.projections.performance import PERFORMANCE
+from kernelbraid.projections.projection import STATE, rebuild
+from kernelbraid.projections.timeline import TIMELINE
+
+SEED_ITERATIONS = 40
+CHUNK_EVENTS = 20_000
+ALL = (STATE, LINEAGE, METRICS, LEDGER, PERFORMANCE, TIMELINE)
+
+
+def bench_long_log(events: int) -> dict[str, object]:
+    """Seconds and peak memory of checking, folding and digesting a log of so many events."""
+    with TemporaryDirectory(prefix="kernelbraid-bench-") as folder:
+        searched(Path(folder), SEED_ITERATIONS)
+        extend(Path(folder), events)
+        command = [sys.executable, "-m", "kernelbraid.ops.bench.long_log", store_url(Path(folder))]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+        return cast(dict[str, object], orjson.loads(done.stdout))
+
+
+def extend(folder: Path, events: int) -> None:
+    """Repeats the campaign's last iteration under new ids until its log has so many events."""
+    store = open_store(store_url(folder), synchronous="NORMAL")
+    assert isinstance(store, SqliteStore)
+    try:
+        rows = _rows(store, events)
+        while chunk := _chunk(rows):
+            _insert(store, chunk)
+    finally:
+        store.close()
+
+
+def _chunk(rows: Iterator[StoredEvent]) -> list[StoredEvent]:
+    return [row for row, _ in zip(rows, range(CHUNK_EVENTS), strict=False)]
+
+
+def _insert(store: SqliteStore, chunk: list[StoredEvent]) -> None:
+    before = store.head_row(CAMPAIGN)
+    assert before is not None
+    last = chunk[-1]
+    head = head_of(CAMPAIGN, last.originator_version, hash_of(last.state), None)
+    after = type(before)(CAMPAIGN, head, before.start, before.parent, before.partial)
+    store.recorder.insert_events(chunk, advance=Advance(after, before.head), blobs=())
+
+
+def _rows(store: SqliteStore, events: int) -> Iterator[StoredEvent]:
+    log = list(store.read(CAMPAIGN))
+    template = _template(log)
+    position, previous = log[-1].position, store.head(CAMPAIGN).hash
+    number = sum(isinstance(item.event, OpportunityRaised) for item in log)
+    while position < events:
+        number += 1
+        for name, head, payload in template:
+            position += 1
+            state = head % (position, position - 1, previous.encode()) + _numbered(payload, number) + b"}"
+            previous = hash_of(state)
+            yield StoredEvent(CAMPAIGN, position, name, state)
+
+
+def _template(log: list[Recorded]) -> list[tuple[str, bytes, bytes]]:
+    """The last whole iteration without a promotion: from an opportunity to the lineage decision."""
+    starts = [place for place, item in enumerate(log) if isinstance(item.event, OpportunityRaised)]
+    spans = [log[start:end] for start, end in itertools.pairwise(starts)]
+    span = next(span for span in reversed(spans) if len(span) == 5)
+    return [_event_template(item, span) for item in span]
+
+
+def _event_template(item: Recorded, span: list[Recorded]) -> tuple[str, bytes, bytes]:
+    name = type(item.event).__name__
+    head = (
+        f'{{"campaign":"{CAMPAIGN}","position":%d,"recorded_at":"{item.recorded_at.isoformat(timespec="microseconds")}",'
+        f'"actor":"{item.actor}","cause":%d,"batch":[1,1],"type":"{name}","version":{type(item.event).version},'
+        '"previous":"%s","payload":'
+    )
+    payload = orjson.dumps(item.event.model_dump(mode="json"))
+    return name, head.encode(), _placed(payload, span)
+
+
+def _placed(payload: bytes, span: list[Recorded]) -> bytes:
+    for own, place in zip(_ids(span), (b"<o>", b"<a>", b"<i>"), strict=True):
+        payload = payload.replace(f'"{own}"'.encode(), b'"' + place + b'"')
+    return payload
+
+
+def _ids(span: list[Recorded]) -> tuple[str, str, str]:
+    payloads: list[dict[str, Any]] = [item.event.model_dump() for item in span]
+    return payloads[0]["opportunity"], payloads[1]["action"], payloads[2]["implementation"]
+
+
+def _numbered(payload: bytes, number: int) -> bytes:
+    for letter in (b"o", b"a", b"i"):
+        payload = payload.replace(b"<" + letter + b">", b"%c%04d" % (letter, number))
+    return payload
+
+
+def read(url: str) -> dict[str, object]:
+    """Checks, folds into every projection, and digests; the timed part of the bench."""
+    store = open_store(url, read_only=True)
+    started = time.perf_counter()
+    folded = rebuild(store.read(CAMPAIGN), *ALL)
+    folded_s = time.perf_counter()
+    digest = state_digest(folded[STATE])
+    done_s = time.perf_counter()
+    return {
+        "events": folded.position,
+        "fold_s": folded_s - started,
+        "digest_s": done_s - folded_s,
+        "total_s": done_s - started,
+        "events_per_s": folded.position / (done_s - started),
+        "digest": digest,
+        "peak_rss_bytes": peak_rss_bytes(),
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(orjson.dumps(read(sys.argv[1])))

@@ -1,0 +1,41 @@
+"""`kernelbraid bench`: what the engine costs."""
+
+from typing import Annotated
+
+import typer
+
+from kernelbraid.ops.bench.engine import bench_engine
+from kernelbraid.ops.bench.long_log import bench_long_log
+from kernelbraid.ops.cli.options import Json
+from kernelbraid.ops.terminal import emit, say
+
+bench_app = typer.Typer(no_args_is_help=True, help="Measure what the engine costs beside the audits.")
+
+
+@bench_app.callback()
+def bench() -> None:
+    """Measure what the engine costs beside the audits."""
+
+
+@bench_app.command("engine")
+def engine(
+    iterations: Annotated[int, typer.Option(min=1, metavar="N", help="Iterations of the synthetic search.")] = 1000,
+    events: Annotated[
+        int | None,
+        typer.Option(min=1000, metavar="N", help="Instead: check, fold and digest a log of so many events."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Drive the real engine with simulated audits of full size, or read a long log.
+
+    Store (synchronous FULL, in a temporary folder), rounds and statistics are the real ones; each iteration submits
+    an unrelated source of 2 KB and records timing blocks of 12 workloads and a log. The overhead leaves out what the
+    simulated audits compute themselves. With --events, a log is extended to N events, then checked, folded into every
+    projection and digested in a process of its own.
+    """
+    figures = bench_engine(iterations) if events is None else bench_long_log(events)
+    if json:
+        emit(figures)
+        return
+    for key, value in figures.items():
+        say(f"{key:<22}{value}")
