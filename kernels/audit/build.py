@@ -84,6 +84,8 @@ class Builder:
                     stderr=subprocess.STDOUT,
                 )
                 status = self._wait(process)
+            except OSError as error:
+                raise InfrastructureFailed(Infrastructure.SANDBOX_REFUSED, f"no builder starts: {error}") from error
             finally:
                 for descriptor in (lifeline, held):
                     os.close(descriptor)

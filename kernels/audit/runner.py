@@ -10,6 +10,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -83,8 +84,9 @@ class Runner:
         return elapsed
 
     def thaw(self) -> None:
-        """Let a frozen runner go on."""
-        os.kill(self.pid, signal.SIGCONT)
+        """Let a frozen runner go on; one that is gone is noticed at the next message."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
 
     @property
     def pid(self) -> int:

@@ -1,0 +1,236 @@
+"""The harness as its callers see it: sound candidates, limits, refusals, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernelbraid.kernels.audit import harness as harness_module
+from kernelbraid.kernels.audit import lock, sandbox
+from kernelbraid.kernels.audit.harness import Harness
+from kernelbraid.kernels.audit.limits import Limits
+from kernelbraid.kernels.audit.outcome import AuditOutcome, Candidate, Correctness, Infrastructure
+from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
+from kernelbraid.kernels.operators.operator import Operator
+
+LIMITS = Limits(load_s=5, call_s=5)
+ROW = "y[i] = (x[i] * w[i]) * f;"
+
+
+def edited(root: Candidate, old: str, new: str, name: str = "i0001") -> Candidate:
+    """The root with one stretch of source replaced, which must be there once."""
+    ((file, text),) = root.sources.items()
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times"
+    return Candidate(name, {file: text.replace(old, new)})
+
+
+def test_a_verified_candidate_has_every_latency_and_its_evidence(
+    scale: Operator, root: Candidate, audited: Callable[[Candidate], AuditOutcome]
+) -> None:
+    outcome = audited(root)
+    assert outcome.verdict is Correctness.VERIFIED, outcome.evidence
+    assert set(outcome.latencies_s) == {workload.name for workload in scale.workloads}
+    assert all(1e-7 < latency_s < 1e-2 for latency_s in outcome.latencies_s.values())
+    assert {check.name for check in outcome.checks} >= {"agreement", "accuracy", "determinism", "guards", "identity"}
+    assert all(check.passed and check.cases for check in outcome.checks)
+    assert outcome.screen is not None
+    assert outcome.screen.arms == ("incumbent", "candidate")
+    assert outcome.resources["text_bytes"] > 100
+    assert outcome.incumbent == "i0000"
+
+
+def test_a_slower_candidate_is_verified_and_not_confirmed(
+    root: Candidate, audited: Callable[[Candidate], AuditOutcome]
+) -> None:
+    slow = edited(
+        root,
+        "    scale_full(x, w, f, y, dims);",
+        "    for (int i = 0; i < 4; i++)\n        scale_full(x, w, f, y, dims);",
+    )
+    outcome = audited(slow)
+    assert outcome.verdict is Correctness.VERIFIED, outcome.evidence
+    assert outcome.confirmation is None
+
+
+def test_the_incumbent_is_asked_for_under_the_lock(harness: Harness, root: Candidate, lock_path: Path) -> None:
+    """Given another holder of the lock, when an audit reaches its timing, then it asks only after the release."""
+    asked = threading.Event()
+
+    def incumbent() -> Candidate:
+        asked.set()
+        return root
+
+    audit = threading.Thread(target=lambda: harness.audit(root, root, incumbent))
+    with lock.held(lock_path):
+        audit.start()
+        assert not asked.wait(1.0)
+    assert asked.wait(10.0)
+    audit.join()
+
+
+def test_a_failing_candidate_never_asks_for_the_incumbent(harness: Harness, root: Candidate) -> None:
+    broken = edited(root, "* f;", "* f + 1;")
+    outcome = harness.audit(broken, root, lambda: pytest.fail("it was asked"))
+    assert outcome.verdict is Correctness.INACCURATE
+
+
+def test_the_root_is_timed_beside_its_baselines(harness: Harness, scale: Operator, root: Candidate) -> None:
+    fast = Candidate("-ffast-math", root.sources, ("-ffast-math",))
+    broken = Candidate("broken", {"scale.c": "nonsense"})
+    qualification = harness.qualify(root, [fast, broken])
+    assert qualification.root.verdict is Correctness.VERIFIED, qualification.root.evidence
+    assert set(qualification.baselines) == {"-ffast-math"}
+    assert set(qualification.baselines["-ffast-math"]) == {workload.name for workload in scale.workloads}
+    assert qualification.left_out["broken"].startswith("build_failed")
+    assert qualification.root.confirmation is not None
+    assert qualification.root.confirmation.arms == ("root", "-ffast-math")
+
+
+def test_an_unsound_root_does_not_qualify(harness: Harness, root: Candidate) -> None:
+    qualification = harness.qualify(edited(root, "* f;", "* f + 1;"), [])
+    assert qualification.root.verdict is Correctness.INACCURATE
+
+
+def test_a_candidate_is_timed_again_without_checks(harness: Harness, scale: Operator, root: Candidate) -> None:
+    timing = harness.time(root, root, lambda: root)
+    assert timing.verdict is Correctness.VERIFIED, timing.evidence
+    assert set(timing.latencies_s) == {workload.name for workload in scale.workloads}
+
+
+def test_candidates_are_audited_side_by_side(root: Candidate, audited: Callable[[Candidate], AuditOutcome]) -> None:
+    versions = [edited(root, "* f;", "* f;" + " " * n, f"i{n:04}") for n in range(1, 4)]
+    outcomes: dict[str, AuditOutcome] = {}
+    threads = [
+        threading.Thread(target=lambda c=version: outcomes.__setitem__(c.name, audited(c))) for version in versions
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {name: outcome.verdict for name, outcome in outcomes.items()} == dict.fromkeys(
+        ("i0001", "i0002", "i0003"), Correctness.VERIFIED
+    )
+
+
+def test_a_slow_compilation_is_stopped(scale: Operator, root: Candidate, lock_path: Path) -> None:
+    limits = replace(LIMITS, build_s=1.0)
+    bomb = edited(root, "#include <stdint.h>", f"#include <stdint.h>\n{_macro_bomb()}")
+    with Harness(scale, timing_lock=lock_path, limits=limits) as harness:
+        started = time.monotonic()
+        outcome = harness.audit(bomb, root, lambda: root)
+    assert outcome.verdict is Correctness.BUILD_TIMEOUT, outcome.evidence
+    assert time.monotonic() - started < 5
+
+
+def _macro_bomb() -> str:
+    lines = ["#define A0 1"] + [f"#define A{n} A{n - 1}+A{n - 1}" for n in range(1, 29)]
+    return "\n".join([*lines, "static int bomb = A28;"])
+
+
+def test_a_box_that_does_not_work_refuses_every_audit(
+    scale: Operator, root: Candidate, lock_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: "/bin/false")
+    with Harness(scale, sandbox=Sandbox(SandboxKind.BUBBLEWRAP), timing_lock=lock_path) as harness:
+        outcome = harness.audit(root, root, lambda: root)
+        timing = harness.time(root, root, lambda: root)
+    assert outcome.verdict is Infrastructure.SANDBOX_REFUSED
+    assert timing.verdict is Infrastructure.SANDBOX_REFUSED
+    assert "bubblewrap" in outcome.evidence
+
+
+def test_a_replaced_compiler_is_another_environment(
+    harness: Harness, root: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness_module, "_stamp", lambda path: (0, 0, 0))
+    assert harness.audit(root, root, lambda: root).verdict is Infrastructure.ENVIRONMENT_CHANGED
+
+
+def test_an_artifact_that_is_not_the_one_built_is_refused(
+    harness: Harness, root: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = harness._artifact(root)
+    monkeypatch.setitem(harness._artifacts, root.digest, replace(built, image=built.image + b"\0"))
+    outcome = harness.audit(root, root, lambda: root)
+    assert outcome.verdict is Correctness.WRONG_ARTIFACT
+
+
+def test_an_audit_leaves_neither_process_nor_file_nor_descriptor(
+    scale: Operator, root: Candidate, lock_path: Path
+) -> None:
+    def open_descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    with Harness(scale, timing_lock=lock_path) as harness:
+        harness.audit(root, root, lambda: root)
+        before = open_descriptors()
+        harness.audit(edited(root, "* f;", "* f;  "), root, lambda: root)
+        harness.audit(edited(root, "* f;", "* f; __builtin_trap();"), root, lambda: root)
+        assert open_descriptors() == before
+        scratch = harness._scratch
+        assert list(scratch.iterdir()) == []
+    assert not scratch.exists()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+_VICTIM = """
+import sys
+from pathlib import Path
+from kernelbraid.kernels.audit.harness import Harness
+from kernelbraid.kernels.audit.outcome import Candidate
+from kernelbraid.kernels.audit.limits import Limits
+from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
+from kernelbraid.kernels.operators.operator import load_operator
+
+operator = load_operator(sys.argv[1])
+sources = dict(operator.root_sources())
+sources["scale.c"] = sources["scale.c"].replace("y[i] = ", "for (volatile int j = 0;; j++); y[i] = ")
+with Harness(operator, sandbox=Sandbox(SandboxKind(sys.argv[2])), limits=Limits(call_s=120)) as harness:
+    candidate = Candidate("loop", sources)
+    harness.audit(candidate, candidate, lambda: candidate)
+"""
+
+
+def test_children_die_with_a_killed_auditor(harness: Harness, scale: Operator) -> None:
+    """Given a candidate in an endless loop, when its auditor is killed, then its process is gone too."""
+    kind = harness.environment().sandbox
+    victim = subprocess.Popen([sys.executable, "-c", _VICTIM, str(scale.folder), kind])
+    runners = _wait_for(lambda: _runners_below(victim.pid), lambda found: len(found) >= 2)
+    victim.send_signal(signal.SIGKILL)
+    victim.wait()
+    assert _wait_for(lambda: [pid for pid in runners if _alive(pid)], lambda left: not left) == []
+
+
+def _wait_for(look: Callable[[], list[int]], enough: Callable[[list[int]], bool]) -> list[int]:
+    deadline = time.monotonic() + 20
+    while not enough(found := look()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def _runners_below(pid: int) -> list[int]:
+    found, queue = [], [pid]
+    while queue:
+        here = queue.pop()
+        try:
+            queue += map(int, Path(f"/proc/{here}/task/{here}/children").read_text().split())
+            if Path(f"/proc/{here}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/runner"):
+                found.append(here)
+        except OSError:
+            continue
+    return found
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
