@@ -596,7 +596,7 @@ class Commands(RuleBasedStateMachine):
 
     def fail_an_edit(self, dice: Random) -> None:
         action = self.state.next_action
-        for opportunity in [*self.state.pending][:1]:
+        for opportunity in [*self.state.pending][-1:]:
             scope = self.state.opportunities[opportunity].scope
             if self.send(decider.propose_action, proposed(action, opportunity, scope=scope)):
                 self.send(decider.fail_edit, action, "no match")
