@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 
-from kernelbraid.events.codec import Codec, Record, parsed
+from kernelbraid.events.codec import RECORD_FIELDS, Codec, Record, parsed
 from kernelbraid.events.errors import EventInvalid, LogDamaged
 from kernelbraid.events.event import Event
 
@@ -139,7 +139,7 @@ class Examination:
             wrong = _misplaced(row, record, campaign)
             if wrong is None:
                 return record, self.codec.decode_record(record).event
-        except (EventInvalid, LogDamaged, TypeError, ValueError) as error:
+        except (EventInvalid, LogDamaged, TypeError) as error:
             wrong = f"row {row.position} cannot be read: {error}"
         self.add(row.position, wrong)
         return None
@@ -184,6 +184,8 @@ class Examination:
 
 def _misplaced(row: Row, record: Record, campaign: str) -> str | None:
     """What the row's bytes say against the row's place."""
+    if record.keys() != RECORD_FIELDS:
+        return f"row {row.position} cannot be read: its fields are not an event record's"
     if (record["campaign"], record["position"]) != (campaign, row.position):
         return f"row {row.position} holds the record of {record['campaign']} {record['position']}"
     if record["type"] != row.topic:

@@ -28,7 +28,7 @@ class Record(TypedDict):
     payload: Payload
 
 
-_KEYS = Record.__required_keys__
+RECORD_FIELDS = Record.__required_keys__
 
 
 class Codec:
@@ -82,6 +82,12 @@ class Codec:
 
     def decode_record(self, record: Record) -> Recorded:
         """The event of a parsed record. Raises EventInvalid for an unknown type, version or a refused payload."""
+        try:
+            return self._decoded(record)
+        except KeyError as error:
+            raise EventInvalid(f"the record has no field {error}") from error
+
+    def _decoded(self, record: Record) -> Recorded:
         name = record["type"]
         reader = self._readers.get(name)
         if reader is None:
@@ -101,7 +107,7 @@ class Codec:
                 (index, size),
                 cast(Event, validate(payload)),
             )
-        except (ValidationError, TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise EventInvalid(f"{name} version {record['version']} does not fit its schema: {error}") from error
 
 
@@ -114,7 +120,8 @@ def parsed(state: bytes) -> Record:
         record = orjson.loads(state)
     except orjson.JSONDecodeError as error:
         raise LogDamaged(f"the stored bytes are no JSON: {error}") from error
-    if not isinstance(record, dict) or record.keys() != _KEYS:
+    # Counting the fields is quick, and enough to read: one that is not there raises KeyError. verify compares names.
+    if not isinstance(record, dict) or len(record) != len(RECORD_FIELDS):
         raise LogDamaged("the stored bytes are no event record")
     return cast(Record, record)
 

@@ -24,6 +24,7 @@ from eventsourcing.sqlite import (
     SQLiteDatastore,
 )
 
+from kernelbraid.events.access import Access
 from kernelbraid.events.chain import Head, Row
 from kernelbraid.events.errors import CampaignExists, Conflict, StoreError
 
@@ -32,7 +33,6 @@ LOCK_TIMEOUT_S = 60
 """How long a writer waits for the others; the library's 5 s was nearly met by four processes."""
 
 Synchronous = Literal["FULL", "NORMAL"]
-Access = Literal["write", "read", "immutable"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LARGEST = 2**63 - 1

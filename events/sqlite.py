@@ -11,15 +11,17 @@ from pathlib import Path
 
 from eventsourcing.persistence import StoredEvent
 
+from kernelbraid.events.access import access_to
 from kernelbraid.events.blobs import deflated, digest_of, inflated, named_blobs
 from kernelbraid.events.campaign import CampaignForked
 from kernelbraid.events.chain import GENESIS, Head, Row, Verification, hash_of, head_of, mac_problem
-from kernelbraid.events.codec import Codec, parsed, utc
+from kernelbraid.events.codec import Codec, Record, parsed, utc
 from kernelbraid.events.errors import (
     BlobMissing,
     CampaignExists,
     CampaignMissing,
     Conflict,
+    KernelbraidError,
     LogDamaged,
     NotDrivable,
     PositionMissing,
@@ -31,7 +33,6 @@ from kernelbraid.events.event import Decision, Recorded
 from kernelbraid.events.faults import named_faults
 from kernelbraid.events.recorder import (
     SCHEMA_VERSION,
-    Access,
     Advance,
     HeadRow,
     Recorder,
@@ -62,7 +63,7 @@ class SqliteStore:
     ) -> None:
         # The real path, so that two names of one file share the driver's lease.
         self.path = None if path is None else Path(os.path.realpath(path))
-        access = _access(self.path, read_only)
+        access = access_to(self.path, read_only)
         uri = database_uri(self.path, access)
         self.url = uri if self.path is None else f"sqlite:///{self.path}"
         self.read_only = read_only
@@ -75,7 +76,7 @@ class SqliteStore:
         self._last: dict[str, HeadRow] = {}
         try:
             self._prepare()
-        except StoreError:
+        except KernelbraidError:
             self.recorder.datastore.close()
             raise
 
@@ -114,12 +115,7 @@ class SqliteStore:
         previous = GENESIS if after <= 0 else None
         decode = self.codec.decode_record
         for position, state in self._states(campaign, max(after, 1), upto):
-            try:
-                record = parsed(state)
-            except LogDamaged as error:
-                raise LogDamaged(f"{campaign} {position}: {error}; run verify") from error
-            if (previous is not None and record["previous"] != previous) or record["position"] != position:
-                raise LogDamaged(f"{campaign} {position}: the chain of hashes does not hold; run verify")
+            record = _linked(campaign, position, state, previous)
             previous = hash_of(state)
             if position > after:
                 yield decode(record)
@@ -344,6 +340,18 @@ class SqliteStore:
             raise StoreTooNew(f"{self.url} has schema {version}, this kernelbraid knows {SCHEMA_VERSION}: upgrade it")
 
 
+def _linked(campaign: str, position: int, state: bytes, previous: str | None) -> Record:
+    """The record of a row that follows the hash `previous` (None: not known). Raises LogDamaged."""
+    try:
+        record = parsed(state)
+        holds = record["position"] == position and (previous is None or record["previous"] == previous)
+    except (LogDamaged, KeyError) as error:
+        raise LogDamaged(f"{campaign} {position} cannot be read: {error}; run verify") from error
+    if not holds:
+        raise LogDamaged(f"{campaign} {position}: the chain of hashes does not hold; run verify")
+    return record
+
+
 def _batch(campaign: str, position: int, decision: Decision, recorded_at: datetime) -> tuple[Recorded, ...]:
     """A decision's events in their places after `position`; the batch's index counts from 1."""
     size = len(decision.events)
@@ -392,39 +400,3 @@ def _digest_bytes(digest: str) -> bytes:
         return bytes.fromhex(digest)
     except ValueError as error:
         raise BlobMissing(f"{digest!r} is no digest") from error
-
-
-def _access(path: Path | None, read_only: bool) -> Access:
-    """How to open a file. Raises StoreReadOnly or StoreError where that cannot work, before SQLite is asked."""
-    if path is None:
-        return "write"
-    if not read_only:
-        _check_place(path)
-        return "write"
-    if not path.exists():
-        raise StoreError(f"there is no store at {path}")
-    if _log_bytes(path) or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        # Somebody may be writing: SQLite's own locking is needed, which immutable=1 switches off.
-        _check_log_readable(path)
-        return "read"
-    return "immutable"
-
-
-def _check_place(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise StoreError(f"there is no folder {path.parent} to keep a store in")
-    for place in (path.parent, path):
-        if place.exists() and not os.access(place, os.W_OK):
-            raise StoreReadOnly(f"{place} cannot be written: open the store read-only, or elsewhere")
-
-
-def _check_log_readable(path: Path) -> None:
-    """A write-ahead log that holds data can be read only where its index can be written."""
-    if not os.access(path.parent, os.W_OK):
-        raise StoreReadOnly(f"{path}-wal holds data that a read-only folder hides: open a copy of both files elsewhere")
-
-
-def _log_bytes(path: Path) -> int:
-    """Size of the write-ahead log; 0 if there is none."""
-    log = path.with_name(f"{path.name}-wal")
-    return log.stat().st_size if log.exists() else 0

@@ -185,6 +185,10 @@ NAMED = {
     ),
     "garbage": (lambda d: put(d, 4, b"\xff{"), [(4, "no JSON")]),
     "another object": (lambda d: put(d, 4, b"{}"), [(4, "no event record")]),
+    "other fields": (
+        lambda d: put(d, 4, b'{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1,"h":1,"i":1,"j":1}'),
+        [(4, "cannot be read")],
+    ),
     "an unknown type": (lambda d: put(d, 4, edited(state_of(d, 4), type="Rumour")), [(4, "filed as")]),
     "a cut batch": (cut(9, head=True), [(9, "within a batch")]),
 }
