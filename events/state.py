@@ -365,7 +365,7 @@ def _inherited(state: State) -> Spent:
 
 
 def _make_stale(state: State) -> None:
-    """No verdict holds here: root, best and frontier wait for an audit, and none is the best until the root qualifies."""
+    """No verdict holds here: root, best and frontier wait for audits; nothing is the best until the root qualifies."""
     best = [] if state.best is None else [state.best]
     state.stale = dict.fromkeys([ROOT, *best, *state.frontier])
     state.root_latencies, state.root_objective_s, state.baselines = (), None, ()
