@@ -44,7 +44,7 @@ def _promoted(state: State, best: Implementation) -> Iterator[Event]:
 
 def _superseded(state: State, best: Implementation) -> Iterator[str]:
     """Frontier members without a future of their own: nothing pending on them, nothing in flight, no merge due."""
-    needed = _needed(state) | {best.id} | set(state.undecided_branches)
+    needed = _needed(state) | {best.id}
     return (name for name in list(state.frontier) if name not in needed)
 
 
@@ -52,7 +52,7 @@ def _needed(state: State) -> set[str]:
     pending = {parent for name in state.pending for parent in state.opportunities[name].parents}
     running = {parent for name in state.open_actions for parent in state.actions[name].parents}
     alone = {name for name in pending if name != state.best and state.implementations[name].promoted is False}
-    return alone | running | set(state.merge_list)
+    return alone | running | set(state.merge_list) | set(state.retimings) | set(state.undecided_branches)
 
 
 def _follow(state: State, implementation: Implementation, desk: Desk) -> Events:
@@ -124,7 +124,7 @@ def _abandoned(state: State, implementation: Implementation) -> Events:
     members = [
         member
         for member in [*state.frontier, *state.archive]
-        if member not in (state.best, implementation.id)
+        if member not in (state.best, implementation.id, *state.retimings)
         and state.implementations[member].verified
         and state.implementations[member].mechanisms[-1:] == (name,)
     ]
@@ -136,7 +136,7 @@ def _parents_without_future(state: State, implementation: Implementation) -> Ite
     """Archive a parent that was kept for this offspring alone."""
     needed = _needed(state) | {state.best}
     for parent in implementation.parents:
-        if parent in state.frontier and parent not in needed and parent not in state.undecided_branches:
+        if parent in state.frontier and parent not in needed:
             yield from decider.archive_branch(state, parent, f"{implementation.id} did not win from it")
 
 
