@@ -99,7 +99,7 @@ def mergeable_gain(state: State, implementation: Implementation, desk: Desk) -> 
     if implementation.scope == "joint" or not beside or not extra or not composes(desk, best.mechanisms, extra):
         return None
     gain = path_gain_ratio(state, implementation)
-    return gain if gain >= LEAST_PATH_GAIN_RATIO else None
+    return gain if gain is not None and gain >= LEAST_PATH_GAIN_RATIO else None
 
 
 def _set_aside(state: State, implementation: Implementation) -> Events:

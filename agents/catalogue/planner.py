@@ -128,25 +128,34 @@ def composes(desk: Desk, applied: tuple[str, ...], extra: tuple[str, ...]) -> bo
 
 
 def _merge(state: State, best: Implementation, other: Implementation, extra: tuple[str, ...]) -> OpportunityRaised:
-    gain = path_gain_ratio(state, other)
+    measured = path_gain_ratio(state, other)
+    gain = measured or _promised(state, other)
     return OpportunityRaised(
         opportunity="",
         mechanisms=extra,
         parents=(best.id, other.id),
         scope="joint",
         workloads=_reached(state, other.scope),
-        evidence=f"{other.id} made its {other.scope} paths {gain:.2f}x faster than its parent's",
+        evidence=f"{other.id} made its {other.scope} paths {gain:.2f}x faster than its parent's"
+        + ("" if measured else ", as expected; its parent was not measured here"),
         rationale=f"{', '.join(extra)} and what {best.id} has do not touch the same path",
         expected_gain_ratio=max(1.0, evidence.objective(state, best) / _merged_s(state, best, other, gain)),
     )
 
 
-def path_gain_ratio(state: State, implementation: Implementation) -> float:
-    """How much faster its own paths are than its parent's, by their last measurements."""
+def path_gain_ratio(state: State, implementation: Implementation) -> float | None:
+    """How much faster its own paths are than its parent's; None if the parent was not measured in this environment."""
     parent = state.implementations[implementation.parents[0]]
+    if not parent.verified:
+        return None
     specification, scope = state.specified(), implementation.scope
     before = evidence.path_seconds(specification, parent.latencies, scope)
     return before / evidence.path_seconds(specification, implementation.latencies, scope)
+
+
+def _promised(state: State, implementation: Implementation) -> float:
+    assert implementation.action is not None
+    return state.opportunities[state.actions[implementation.action].opportunity].expected_gain_ratio
 
 
 def _merged_s(state: State, best: Implementation, other: Implementation, gain: float) -> float:

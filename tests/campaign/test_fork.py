@@ -16,7 +16,7 @@ from kernelbraid.events.audit import AuditCompleted
 from kernelbraid.events.campaign import CampaignForked, CampaignOpened, CampaignResumed, CampaignStopped
 from kernelbraid.events.errors import KernelbraidError, NotDrivable, PositionMissing, RuleBroken
 from kernelbraid.events.event import Event, Recorded
-from kernelbraid.events.search import ActionDropped, ActionProposed, ImplementationSubmitted
+from kernelbraid.events.search import ActionDropped, ActionProposed, ImplementationSubmitted, OpportunityRaised
 from kernelbraid.events.state import State, fold
 from kernelbraid.events.store import Store, open_store
 from kernelbraid.events.values import ROOT, DropReason, StopReason
@@ -351,6 +351,24 @@ def test_a_resume_on_another_machine_is_refused_with_the_advice_to_fork(store: S
         goes_on(store, "toy", elsewhere(OTHER_MACHINE))
     assert store.position("toy") == position
     assert not events_of(store, "toy", CampaignResumed)
+
+
+def test_figures_of_two_machines_are_never_compared(store: Store) -> None:
+    # given a deferred sibling whose parent is archived, and a fork to a machine four times as fast
+    run_toy(store, pause_requested=paused_after(4))
+    (deferred,) = state_of(store, "toy").merge_list
+    factory = elsewhere(OTHER_MACHINE, lambda applied, workload: 4 * told_gain(applied, workload))
+    fork("toy", store=store, name="child", harness=environment_source(factory))
+    goes_on(store, "child", factory)
+    # then the merge is raised on what was promised, since only one side was measured here
+    merge = next(
+        event
+        for event in own_events(store, "child")
+        if isinstance(event, OpportunityRaised) and deferred in event.parents
+    )
+    assert "as expected; its parent was not measured here" in merge.evidence
+    assert 1.0 < merge.expected_gain_ratio < 1.3
+    replays(store, "child")
 
 
 def test_a_driver_that_dies_while_judging_again_leaves_the_rest_to_the_next(store: Store) -> None:
