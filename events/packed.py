@@ -42,14 +42,15 @@ class Findings(Value):
 
 def pack_submission(sources: tuple[SourceFile, ...], regions: tuple[Region, ...]) -> bytes:
     """Bytes that `submission` reads."""
-    return _pack(sources, regions)
+    return _pack(_rows(SourceFile, sources), _rows(Region, regions))
 
 
 def pack_findings(
     latencies: tuple[Latency, ...], measurement: Measurement | None, resources: tuple[Resource, ...]
 ) -> bytes:
     """Bytes that `findings` reads."""
-    return _pack(latencies, measurement, resources)
+    compared = None if measurement is None else ROWS[Measurement](measurement)
+    return _pack(_rows(Latency, latencies), compared, _rows(Resource, resources))
 
 
 @lru_cache(maxsize=READ_BYTES_CACHED)
@@ -72,11 +73,12 @@ def findings(packed: bytes) -> Findings:
 
 def _pack(*parts: object) -> bytes:
     # orjson hands out the buffer it grew, often several times what it holds; a copy has the size of its content.
-    return bytes(memoryview(orjson.dumps(parts, default=_row)))
+    # What is left to `default` is a measurement's limits.
+    return bytes(memoryview(orjson.dumps(parts, default=ROWS[LimitCheck])))
 
 
-def _row(value: Value) -> tuple[object, ...]:
-    return ROWS[type(value)](value)
+def _rows(kind: type[Value], values: Iterable[Value]) -> list[tuple[object, ...]]:
+    return list(map(ROWS[kind], values))
 
 
 def _values(kind: type[V], rows: Iterable[Row]) -> tuple[V, ...]:
