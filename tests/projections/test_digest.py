@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from kernelbraid.events.codec import Codec
 from kernelbraid.events.state import Action, Implementation, Opportunity, Spent, State, fold
 from kernelbraid.projections.digest import state_digest
 from tests.projections.factory import Story, golden_story, stories
@@ -41,6 +42,15 @@ def test_folding_a_log_again_gives_its_digest(story: Story) -> None:
     assert state_digest(fold(story.log)) == state_digest(story.state)
 
 
+@settings(max_examples=15, deadline=None)
+@given(stories)
+def test_a_log_read_back_from_its_stored_bytes_has_the_digest_of_the_live_state(story: Story) -> None:
+    codec = Codec()
+    stored = [codec.decode(codec.encode(recorded, "")) for recorded in story.log]
+
+    assert state_digest(fold(stored)) == state_digest(story.state)
+
+
 def test_every_event_that_is_no_repetition_changes_the_digest() -> None:
     state, seen = State(), set()
     for recorded in golden_story().log:
@@ -55,7 +65,11 @@ def a_record(state: State, kind: type) -> Any:
         return state
     if kind is Spent:
         return state.spent
-    tables = {Implementation: state.implementations, Opportunity: state.opportunities, Action: state.actions}
+    tables: dict[type, dict[str, Any]] = {
+        Implementation: dict(state.implementations),
+        Opportunity: dict(state.opportunities),
+        Action: dict(state.actions),
+    }
     return list(tables[kind].values())[-1]
 
 

@@ -21,7 +21,7 @@ def test_calls_of_one_model_add_up() -> None:
 
     (use,) = book(story).own.models
 
-    assert use == ModelUse("editor", "small-model", 2, 2, 900, 300, pytest.approx(0.06), pytest.approx(1.6))
+    assert use == ModelUse("editor", "small-model", 2, 2, 900, 300, 0.02 + 0.04, 0.8 + 0.8)
     assert book(story).own.tokens == 1200
 
 

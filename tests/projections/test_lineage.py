@@ -59,7 +59,8 @@ def golden_story_up_to_the_merge() -> Story:
 @settings(max_examples=25, deadline=None)
 @given(stories)
 def test_nodes_never_move(story: Story) -> None:
-    folded, places = Fold(STATE, LINEAGE), {}
+    folded = Fold(STATE, LINEAGE)
+    places: dict[str, tuple[int, int]] = {}
     for recorded in story.log:
         folded.apply(recorded)
         for node in lineage(folded[STATE], folded[LINEAGE]).nodes:

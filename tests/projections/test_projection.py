@@ -1,5 +1,7 @@
 """Folding: one pass, caught up at any point, the same whatever the pieces."""
 
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,11 +12,11 @@ from kernelbraid.projections.ledger import LEDGER
 from kernelbraid.projections.lineage import LINEAGE
 from kernelbraid.projections.metrics import METRICS
 from kernelbraid.projections.performance import PERFORMANCE
-from kernelbraid.projections.projection import STATE, Fold, rebuild
+from kernelbraid.projections.projection import STATE, Fold, Projection, rebuild
 from kernelbraid.projections.timeline import TIMELINE
 from tests.projections.factory import Story, golden_story, stories
 
-ALL = (STATE, LINEAGE, LEDGER, PERFORMANCE, TIMELINE, METRICS)
+ALL: tuple[Projection[Any], ...] = (STATE, LINEAGE, LEDGER, PERFORMANCE, TIMELINE, METRICS)
 
 
 def test_random_stories_tell_of_every_event_type_but_those_the_golden_one_adds() -> None:
