@@ -129,8 +129,8 @@ def store_url(folder: Path) -> str:
     return f"sqlite:///{folder / 'engine.db'}"
 
 
-def searched(folder: Path, iterations: int) -> Laps:
-    """Drives the synthetic campaign in the folder's store to its end."""
+def searched(folder: Path, iterations: int, *, pausing: bool = False) -> Laps:
+    """Drives the synthetic campaign in the folder's store for so many iterations; then it stops, or pauses."""
     operator = write_operator(folder / "synthetic")
     laps = Laps()
     store = open_store(store_url(folder))
@@ -139,10 +139,11 @@ def searched(folder: Path, iterations: int) -> Laps:
             str(operator),
             store=store,
             name=CAMPAIGN,
-            policy=Policy(audits=iterations, kappa=iterations + 1),
+            policy=Policy(audits=None if pausing else iterations, kappa=10**9),
             strategies=busy_strategies(),
             harness=laps.made,
             watch=laps.take,
+            pause_requested=lambda: "enough" if pausing and len(laps.overhead_s) >= iterations else None,
         )
     finally:
         store.close()

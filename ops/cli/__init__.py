@@ -27,6 +27,7 @@ from kernelbraid.ops.cli.run import run
 from kernelbraid.ops.cli.show import show
 from kernelbraid.ops.cli.stop import stop
 from kernelbraid.ops.cli.verify import verify
+from kernelbraid.ops.collector import collect_seldom
 from kernelbraid.ops.logging import configure
 from kernelbraid.ops.terminal import prepare_streams
 from kernelbraid.ops.wiring import Session, Wiring
@@ -78,6 +79,7 @@ app.add_typer(bench_app, name="bench", rich_help_panel=MACHINE)
 def main(arguments: Sequence[str] | None = None, wiring: Wiring | None = None) -> int:
     """Run one command and return its exit code. `wiring` brings stand-ins for harness and strategies."""
     prepare_streams()
+    collect_seldom()
     try:
         app(args=arguments, prog_name="kernelbraid", obj=wiring)
     except SystemExit as ending:

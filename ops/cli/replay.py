@@ -1,8 +1,11 @@
 """`kernelbraid replay`: fold a log again, or let today's agents decide it again."""
 
 import time
+from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Annotated
 
+import orjson
 import typer
 
 from kernelbraid.agents.replay import Divergence, ReplayReport, replay_strict
@@ -70,13 +73,31 @@ def _strict(log: Store, session: Session, campaign: str, upto: int | None, json:
 
 def _print(divergence: Divergence) -> None:
     say(f"divergence at position {divergence.position}, the {divergence.actor}'s decision: {divergence.reason}")
-    for heading, events in (("recorded", divergence.recorded), ("decided today", divergence.decided)):
-        say(f"{heading}:")
-        for event in events:
-            say(f"  {type(event).__name__}")
-            say(f"    {event.model_dump_json()}")
-        if not events:
-            say("  nothing")
+    say(f"recorded:      {_types(divergence.recorded)}")
+    say(f"decided today: {_types(divergence.decided)}")
+    for recorded, decided in zip_longest(divergence.recorded, divergence.decided):
+        if recorded != decided:
+            for line in _difference(recorded, decided):
+                say(f"  {line}")
+
+
+def _types(events: tuple[Event, ...]) -> str:
+    return ", ".join(type(event).__name__ for event in events) or "nothing"
+
+
+def _difference(recorded: Event | None, decided: Event | None) -> Iterator[str]:
+    """What differs between two events, field by field; all of one that stands alone or against another type."""
+    if recorded is None or decided is None or type(recorded) is not type(decided):
+        for side, event in (("recorded", recorded), ("decided ", decided)):
+            if event is not None:
+                yield f"{side}  {type(event).__name__} {event.model_dump_json()}"
+        return
+    left, right = recorded.model_dump(mode="json"), decided.model_dump(mode="json")
+    for name in left:
+        if left[name] != right[name]:
+            yield f"{type(recorded).__name__}.{name}"
+            yield f"  recorded  {orjson.dumps(left[name]).decode()}"
+            yield f"  decided   {orjson.dumps(right[name]).decode()}"
 
 
 def _as_json(report: ReplayReport) -> dict[str, object]:
