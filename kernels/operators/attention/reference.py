@@ -56,7 +56,8 @@ def _styled(
 
 
 def _first_row(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    return values.reshape(-1, values.shape[-1])[0]
+    row: NDArray[np.float32] = values.reshape(-1, values.shape[-1])[0]
+    return row
 
 
 def _cancelling(q: NDArray[np.float32], k: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -104,7 +105,8 @@ def _attend(
         scores = np.where(seen, scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
-    return (weights @ v.transpose(1, 0, 2)[:, None]).transpose(2, 0, 1, 3).reshape(q.shape)
+    outputs: NDArray[np.float64] = weights @ v.transpose(1, 0, 2)[:, None]
+    return outputs.transpose(2, 0, 1, 3).reshape(q.shape)
 
 
 def agreements(full: Call, decode: Entry) -> Iterator[Agreement]:

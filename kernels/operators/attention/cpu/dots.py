@@ -1,5 +1,6 @@
 """Mechanisms on the products of one query with the keys of a tile: lanes, their sums, fused arithmetic."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from kernelbraid.kernels.operators.cases import load_module
@@ -7,7 +8,8 @@ from kernelbraid.kernels.operators.operator import Sources
 from kernelbraid.kernels.operators.regions import Refused, edit_region, region, replace_region
 
 FORMS = load_module(Path(__file__).parent / "forms.py")
-swap_region, rows_in_lanes = FORMS.swap_region, FORMS.rows_in_lanes
+swap_region: Callable[[Sources, str, str, str], Sources] = FORMS.swap_region
+rows_in_lanes: Callable[[Sources, str], Sources] = FORMS.rows_in_lanes
 
 ROOT_DOT = """\
 // One running sum, in the order of the head dimension.
@@ -39,11 +41,6 @@ INLINE lanes load_lanes(const void *data, int64_t index, enum dtype dtype)
     const word_lanes words = __builtin_convertvector(halves, word_lanes) << 16;
     memcpy(&loaded, &words, sizeof loaded);
     return loaded;
-}
-
-INLINE lanes all_lanes(float value)
-{
-    return value - (lanes){0};
 }
 
 // multiply_add in every lane.
@@ -121,17 +118,27 @@ INLINE lanes fold_four(const lanes *sums, int i)
     return fold(fold(sums[i], sums[i + 8]), fold(sums[i + 4], sums[i + 12]));
 }
 
-// Lane i is the dot product with key + i, for the first `present` keys; beyond, that of the last one again. Each
-// is LANES running sums, lane l over the elements l, l + LANES, ..., folded by halves: l with l + 8, + 4, + 2, + 1.
-INLINE lanes dots(const float *query, struct tile tile, int64_t key, int64_t present)
+// LANES running sums for each of four keys, lane l over the elements l, l + LANES, ...; a key beyond `last` is read
+// as `last`.
+INLINE void four_dots(lanes *sums, const float *query, struct tile tile, int64_t key, int64_t last)
 {
-    lanes sums[LANES] = {{0}};
     for (int64_t d = 0; d < tile.head_dim; d += LANES) {
         const lanes part = load_lanes(query, d, F32);
 #pragma GCC unroll 16
-        for (int64_t i = 0; i < LANES; i++)
-            sums[i] = multiply_add_lanes(part, keys_of(tile, key + smaller(i, present - 1), d), sums[i]);
+        for (int64_t i = 0; i < 4; i++)
+            sums[i] = multiply_add_lanes(part, keys_of(tile, smaller(key + i, last), d), sums[i]);
     }
+}
+
+// Lane i is the dot product with key + i, or with `last` if that lies beyond. The lanes of all sixteen running
+// sums are added together, folded by halves: l with l + 8, + 4, + 2, + 1.
+INLINE lanes dots(const float *query, struct tile tile, int64_t key, int64_t last)
+{
+    lanes sums[LANES] = {{0}};
+    four_dots(&sums[0], query, tile, key, last);
+    four_dots(&sums[4], query, tile, key + 4, last);
+    four_dots(&sums[8], query, tile, key + 8, last);
+    four_dots(&sums[12], query, tile, key + 12, last);
     return fold(fold(fold_four(sums, 0), fold_four(sums, 2)), fold(fold_four(sums, 1), fold_four(sums, 3)));
 }
 """
@@ -142,11 +149,11 @@ INLINE void score_tile(float *scores, const struct row *row, struct tile tile, i
 {
     int64_t key = 0;
     for (; key + LANES <= count; key += LANES) {
-        const lanes whole = dots(row->query, tile, key, LANES) * row->scale;
+        const lanes whole = dots(row->query, tile, key, key + LANES) * row->scale;
         memcpy(scores + key, &whole, sizeof whole);
     }
     if (key < count) {
-        const lanes rest = dots(row->query, tile, key, count - key) * row->scale;
+        const lanes rest = dots(row->query, tile, key, count - 1) * row->scale;
         memcpy(scores + key, &rest, sizeof rest);
     }
 }
@@ -220,9 +227,7 @@ def scale_query(sources: Sources) -> Sources:
     if SCALED not in scores:
         raise Refused("region scores does not apply the scale")
     edited = replace_region(sources, "scores", scores.replace(SCALED, ""))
-    edited = edit_region(
-        edited, "start", "    row->scale = 1.0f / sqrtf", "    const float scale = 1.0f / sqrtf"
-    )
+    edited = edit_region(edited, "start", "    row->scale = 1.0f / sqrtf", "    const float scale = 1.0f / sqrtf")
     edited = edit_region(
         edited, "start", "element(s.queries, index + d, s.dtype);", "element(s.queries, index + d, s.dtype) * scale;"
     )

@@ -1,5 +1,6 @@
 """Mechanisms on the order of the work: tiles and what is kept of them, rows and heads that share them, entries."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from kernelbraid.kernels.operators.cases import load_module
@@ -7,7 +8,8 @@ from kernelbraid.kernels.operators.operator import Sources
 from kernelbraid.kernels.operators.regions import edit_region
 
 FORMS = load_module(Path(__file__).parent / "forms.py")
-swap_region, rows_unpacked = FORMS.swap_region, FORMS.rows_unpacked
+swap_region: Callable[[Sources, str, str, str], Sources] = FORMS.swap_region
+rows_unpacked: Callable[[Sources, str], Sources] = FORMS.rows_unpacked
 
 ROOT_FULL = """\
 // One query head over the whole sequence: row i attends to keys 0 .. i.
@@ -99,7 +101,7 @@ INLINE void accumulate_group_part(struct row *rows, float (*weights)[KV_TILE], s
 // all of them see together, then for each row those that it sees besides.
 INLINE void attend_group(struct row *rows, int64_t seen, struct tile tile)
 {
-    float weights[ROW_GROUP][KV_TILE];
+    _Alignas(64) float weights[ROW_GROUP][KV_TILE];
     for (int64_t row = 0; row < ROW_GROUP; row++) {
         const int64_t count = smaller(KV_TILE, seen + row);
         score_tile(weights[row], &rows[row], tile, count);
@@ -181,6 +183,64 @@ INLINE void decode_token(struct sequence s, int64_t length, struct workspace *wo
 }
 """
 
+ATTEND_HEADS = """\
+INLINE void attend_heads(struct row *rows, int64_t heads, struct tile tile, int64_t count, struct workspace *workspace)
+{
+    for (int64_t i = 0; i < heads; i++)
+        attend_tile(&rows[i], tile, count, workspace);
+}
+"""
+
+HEAD_PAIR = """\
+// Adds weight times value to `width` output elements of two heads from d on, key after key.
+INLINE void accumulate_pair_part(struct row *rows, float (*weights)[KV_TILE], struct tile tile, int64_t count,
+                                 int64_t d, int64_t width)
+{
+    lanes first[WIDE / LANES], second[WIDE / LANES];
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < width / LANES; i++) {
+        first[i] = load_lanes(rows[0].output, d + i * LANES, F32);
+        second[i] = load_lanes(rows[1].output, d + i * LANES, F32);
+    }
+    for (int64_t key = 0; key < count; key++)
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < width / LANES; i++) {
+            const lanes values = values_of(tile, key, d + i * LANES);
+            first[i] = multiply_add_lanes(all_lanes(weights[0][key]), values, first[i]);
+            second[i] = multiply_add_lanes(all_lanes(weights[1][key]), values, second[i]);
+        }
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < width / LANES; i++) {
+        memcpy(rows[0].output + d + i * LANES, &first[i], sizeof first[i]);
+        memcpy(rows[1].output + d + i * LANES, &second[i], sizeof second[i]);
+    }
+}
+
+// One tile for two heads, whose outputs stay in registers together: one load of a value serves both.
+static void attend_pair(struct row *rows, struct tile tile, int64_t count)
+{
+    _Alignas(64) float weights[2][KV_TILE];
+    for (int64_t i = 0; i < 2; i++) {
+        score_tile(weights[i], &rows[i], tile, count);
+        weigh_scores(&rows[i], weights[i], count, tile.head_dim);
+    }
+    int64_t d = 0;
+    for (; d + WIDE <= tile.head_dim; d += WIDE)
+        accumulate_pair_part(rows, weights, tile, count, d, WIDE);
+    for (; d < tile.head_dim; d += NARROW)
+        accumulate_pair_part(rows, weights, tile, count, d, NARROW);
+}
+
+INLINE void attend_heads(struct row *rows, int64_t heads, struct tile tile, int64_t count, struct workspace *workspace)
+{
+    int64_t i = 0;
+    for (; i + 2 <= heads; i += 2)
+        attend_pair(&rows[i], tile, count);
+    if (i < heads)
+        attend_tile(&rows[i], tile, count, workspace);
+}
+"""
+
 VIEWED_TILE = """\
     return (struct tile){
         .keys = at(s.keys, first, s.dtype),
@@ -208,6 +268,7 @@ FIRST_ELEMENT = """\
 """
 
 PREFETCH = """\
+    // The tile after this one; beyond the last key a prefetch does nothing.
     const int64_t next = first + KV_TILE * s.kv_heads * s.head_dim;
     for (int64_t key = 0; key < count; key++) {
         __builtin_prefetch(at(s.keys, next + key * s.kv_heads * s.head_dim, s.dtype));
@@ -240,6 +301,7 @@ ROW_GROUPS = """\
 
 WHOLE_ROW_GROUPS = """\
     int64_t i = seen > 0 ? 0 : 1 - seen;
+    // Left of the diagonal every row sees the whole tile.
     for (; seen >= KV_TILE && i + ROW_GROUP <= count; i += ROW_GROUP)
         attend_group(&rows[i], KV_TILE, tile);
     for (; i + ROW_GROUP <= count; i += ROW_GROUP)
@@ -258,7 +320,8 @@ def unpacked_tile(sources: Sources) -> Sources:
         sources,
         "tile",
         "    float scores[KV_TILE];\n",
-        "    float scores[KV_TILE];\n    float keys[KV_TILE * MAX_HEAD_DIM], values[KV_TILE * MAX_HEAD_DIM];\n",
+        "    float scores[KV_TILE];\n"
+        "    _Alignas(64) float keys[KV_TILE * MAX_HEAD_DIM], values[KV_TILE * MAX_HEAD_DIM];\n",
     )
     edited = edit_region(
         edited,
@@ -268,7 +331,7 @@ def unpacked_tile(sources: Sources) -> Sources:
     )
     edited = edit_region(edited, "tile", VIEWED_TILE_TYPE, UNPACKED_TILE_TYPE)
     edited = edit_region(edited, "tile", VIEWED_TILE, UNPACKED_TILE)
-    edited = edit_region(edited, "tile_step", "// One whole step: the", "// One whole step, compiled once for both paths and dtypes: the")
+    edited = edit_region(edited, "tile_step", "// One whole step: the", "// Compiled once for all entries: the")
     edited = edit_region(edited, "tile_step", "INLINE void attend_tile(", "static void attend_tile(")
     return rows_unpacked(rows_unpacked(edited, "key"), "value")
 
@@ -296,3 +359,18 @@ def whole_tiles_full(sources: Sources) -> Sources:
 def heads_together(sources: Sources) -> Sources:
     """The query heads of one KV head share each tile they open."""
     return swap_region(sources, "decode", ROOT_DECODE, TOGETHER_DECODE)
+
+
+def head_pair(sources: Sources) -> Sources:
+    """Two heads of the value product at a time."""
+    return edit_region(sources, "decode", ATTEND_HEADS, HEAD_PAIR)
+
+
+def aligned_rows(sources: Sources) -> Sources:
+    """A row's query and output begin a cache line, so that no vector load straddles two."""
+    return edit_region(
+        sources,
+        "row",
+        "    float query[MAX_HEAD_DIM], output[MAX_HEAD_DIM];",
+        "    _Alignas(64) float query[MAX_HEAD_DIM], output[MAX_HEAD_DIM];",
+    )

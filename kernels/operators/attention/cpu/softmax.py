@@ -1,5 +1,6 @@
 """Mechanisms on the softmax and on what it weighs: exp, maximum, sums, rescaling, the value product, the end."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from kernelbraid.kernels.operators.cases import load_module
@@ -7,7 +8,8 @@ from kernelbraid.kernels.operators.operator import Sources
 from kernelbraid.kernels.operators.regions import edit_region
 
 FORMS = load_module(Path(__file__).parent / "forms.py")
-swap_region, rows_in_lanes = FORMS.swap_region, FORMS.rows_in_lanes
+swap_region: Callable[[Sources, str, str, str], Sources] = FORMS.swap_region
+rows_in_lanes: Callable[[Sources, str], Sources] = FORMS.rows_in_lanes
 
 ROOT_EXPONENTIAL = """\
 INLINE float exponential(float x)
@@ -64,8 +66,10 @@ INLINE float tile_max(const float *scores, int64_t count, float max)
             for (int lane = 0; lane < LANES; lane++)
                 largest[lane] = next[lane] > largest[lane] ? next[lane] : largest[lane];
         }
-        for (int lane = 0; lane < LANES; lane++)
-            max = largest[lane] > max ? largest[lane] : max;
+        for (int half = LANES / 2; half > 0; half /= 2)
+            for (int lane = 0; lane < half; lane++)
+                largest[lane] = largest[lane + half] > largest[lane] ? largest[lane + half] : largest[lane];
+        max = largest[0] > max ? largest[0] : max;
     }
     for (; key < count; key++)
         max = scores[key] > max ? scores[key] : max;
@@ -120,6 +124,11 @@ REGISTER_VALUES = """\
 // Output elements that stay in registers over all keys of a tile.
 enum { WIDE = 64, NARROW = 16 };
 
+INLINE lanes all_lanes(float value)
+{
+    return value - (lanes){0};
+}
+
 // Adds weight times value to `width` elements of the output from d on, key after key.
 INLINE void accumulate_part(float *output, const float *weights, struct tile tile, int64_t count, int64_t d,
                             int64_t width)
@@ -154,7 +163,7 @@ ROOT_RESCALE = """\
 
 SKIPPED_RESCALE = """\
     if (max == row->max)
-        return;
+        return;  // The correction is one.
     const float correction = exponential(row->max - max);
     row->weight_sum *= correction;
 """
