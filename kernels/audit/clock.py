@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import permutations
+from statistics import median
 from types import MappingProxyType
 
 import numpy as np
@@ -19,24 +20,23 @@ from numpy.typing import NDArray
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.comparison import Bits, first_difference, inaccuracy, widened
 from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
-from kernelbraid.kernels.audit.layout import Layout, plan_layout
+from kernelbraid.kernels.audit.layout import DTYPES, Layout, plan_layout
 from kernelbraid.kernels.audit.memory import Inputs
 from kernelbraid.kernels.audit.native import Elapsed
 from kernelbraid.kernels.audit.outcome import CANDIDATE, Blocks, Correctness, Infrastructure
 from kernelbraid.kernels.audit.plan import Plan
 from kernelbraid.kernels.audit.runner import Launcher, Runner
 from kernelbraid.kernels.operators.cases import Arrays, Call, Reference
-from kernelbraid.kernels.operators.operator import Operator, Workload
+from kernelbraid.kernels.operators.operator import Entry, Operator, Workload
 
 FLOOR = "empty"
 MESSAGE_NS = 250_000
 """A message is filled with calls up to about this time, so that its own cost does not drown a fast kernel."""
 MOST_CALLS = 8
 COLD_NS = 2_000_000
-MOST_TRIES = 3
-WAITED_NS = 60_000
-WAITED_RATIO = 0.01
-"""A sample is taken again when the runner was off its core for longer than a message costs: another process ran."""
+MOST_TRIES = 2
+WAITED_NS = 25_000
+"""A runner that was off its core for longer than a message's own wait was disturbed by another process."""
 MOST_BYTES_PER_S = 2e12
 """No core reads and writes its first-level cache faster: what is faster did not touch its data."""
 COPIES_PER_GROUP = 4
@@ -118,6 +118,7 @@ class Session:
     copies: list[Copy] = field(default_factory=list)
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(secrets.randbits(128)))
     pace: "Pace | None" = None
+    _waits_ns: list[int] = field(default_factory=list)
     _sets: list[WorkloadInputs] = field(default_factory=list)
 
     def run(self, plan: Plan, pace: "Pace | None" = None) -> Blocks:
@@ -267,13 +268,24 @@ class Session:
             return runner.go(workload_inputs.layout, freeze)
 
     def _sample(self, arm: str, runner: Runner, index: int) -> int:
-        """One sample in nanoseconds; a message during which the runner waited for its core is sent again."""
-        for _ in range(MOST_TRIES):
+        """One sample in nanoseconds: the auditor's clock, unless the runner was off its core meanwhile.
+
+        A short message is then sent again. If it was disturbed every time, the sample is the processor time that the
+        kernel counted for the runner (which cannot start a thread or process to hide any) and a message's usual wait.
+        """
+        assert self.pace is not None, "the first group sets the pace"
+        tries = MOST_TRIES if self.pace.messages_ns[index] < COLD_NS else 1
+        for _ in range(tries):
             elapsed = self._message(arm, runner, index)
             waited_ns = elapsed.wall_ns - elapsed.used_ns
-            if waited_ns < WAITED_NS + WAITED_RATIO * elapsed.used_ns:
-                break
-        return elapsed.wall_ns
+            if waited_ns < WAITED_NS or not self.launcher.sandbox.box:
+                self._waits_ns.append(waited_ns)
+                return elapsed.wall_ns
+        return elapsed.used_ns + self._usual_wait_ns()
+
+    def _usual_wait_ns(self) -> int:
+        """The median wait of this session's undisturbed messages."""
+        return round(median(self._waits_ns)) if self._waits_ns else 0
 
     def _copy(self, runner: Runner, index: int) -> None:
         """One more message of the same kind whose last call is copied: the runner cannot know which one that is."""
@@ -344,16 +356,29 @@ def joined(first: Blocks, second: Blocks) -> Blocks:
     )
 
 
-def impossible(operator: Operator, latencies_s: Mapping[str, float]) -> str | None:
-    """Evidence when a workload was faster than its tensors can be moved through any core's first-level cache."""
-    for workload in operator.workloads:
-        entry = operator.entry(workload.entry)
-        moved = sum(
-            math.prod(tensor.resolve(workload.dims)) * (2 if tensor.dtype == "bfloat16" else 4)
-            for tensor in (*entry.inputs, *entry.outputs)
-        )
-        least_s = moved / MOST_BYTES_PER_S
-        if latencies_s[workload.name] < least_s:
-            taken_s = latencies_s[workload.name]
+def impossible(operator: Operator, blocks: Blocks, arm: str) -> str | None:
+    """Evidence when a workload was faster than its tensors can be moved through any core's first-level cache.
+
+    The message's own cost is left in, so that no error of the floor can make a sound candidate look impossible.
+    """
+    for index, (workload, calls) in enumerate(zip(operator.workloads, blocks.calls, strict=True)):
+        taken_s = float(np.median(blocks.samples_ns[arm][:, :, index])) * 1e-9 / calls
+        moved = _moved_bytes(operator.entry(workload.entry), workload.dims)
+        if taken_s < moved / MOST_BYTES_PER_S:
+            least_s = moved / MOST_BYTES_PER_S
             return f"{workload.name} took {taken_s:.3g} s, moving its {moved} bytes takes at least {least_s:.3g} s"
+    return None
+
+
+def _moved_bytes(entry: Entry, dims: Mapping[str, int]) -> int:
+    tensors = (*entry.inputs, *entry.outputs)
+    return sum(math.prod(tensor.resolve(dims)) * DTYPES[tensor.dtype].itemsize for tensor in tensors)
+
+
+def drowned(blocks: Blocks) -> str | None:
+    """Evidence when a median sample of any arm does not even reach the floor: the clock was too disturbed."""
+    for arm in blocks.arms:
+        for name, latency_s in blocks.medians_s(arm).items():
+            if latency_s <= 1e-9:
+                return f"{arm} on {name} was not above an empty candidate's {int(np.median(blocks.floor_ns))} ns"
     return None

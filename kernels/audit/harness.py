@@ -21,7 +21,7 @@ from kernelbraid.kernels.audit import lock, plan, statistics
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.build import Builder
 from kernelbraid.kernels.audit.checks import Checker, Tally, cases_of
-from kernelbraid.kernels.audit.clock import Session, impossible
+from kernelbraid.kernels.audit.clock import Session, drowned, impossible
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.memory import Inputs
@@ -281,7 +281,9 @@ class Harness:
     def _believe(self, session: Session, blocks: Blocks, progress: "Progress") -> None:
         """Raises CandidateFailed when timed outputs differ from untimed ones, or a time is impossible."""
         progress.tally.passed["timed_outputs"] += session.verify_copies(MOST_REFERENCES)
-        if evidence := impossible(self.operator, blocks.medians_s(CANDIDATE)):
+        if evidence := drowned(blocks):
+            raise InfrastructureFailed(Infrastructure.DEVICE_FAULT, evidence)
+        if evidence := impossible(self.operator, blocks, CANDIDATE):
             raise CandidateFailed(Correctness.FASTER_THAN_POSSIBLE, evidence)
 
     def _time_baselines(self, progress: "Progress", baselines: Sequence[Candidate], left_out: dict[str, str]) -> Blocks:

@@ -141,11 +141,15 @@ def group_log_ratios(
 def workload_log_ratios(blocks: Blocks, numerator: str, denominator: str) -> NDArray[np.float64]:
     """[groups, workloads]: the median over a group's blocks of the block's paired log ratio.
 
-    An arm with fewer blocks is paired with the other's first ones, beside which it was timed.
+    Of an arm's two samples in a block the lower one counts: whatever disturbs a sample makes it longer. Where an arm
+    has one sample a block, the lowest over its blocks counts, against as many of the other's beside which it was timed.
     """
-    above, below = (np.log(blocks.latencies_ns(arm)).mean(axis=3) for arm in (numerator, denominator))
-    paired = min(above.shape[1], below.shape[1])
-    return np.asarray(np.median(above[:, :paired] - below[:, :paired], axis=1))
+    above, below = (np.log(blocks.latencies_ns(arm)) for arm in (numerator, denominator))
+    block_count, sample_count = (min(above.shape[axis], below.shape[axis]) for axis in (1, 3))
+    above, below = (samples[:, :block_count, :, :sample_count] for samples in (above, below))
+    if sample_count == 1:
+        return np.asarray(above.min(axis=(1, 3)) - below.min(axis=(1, 3)))
+    return np.asarray(np.median(above.min(axis=3) - below.min(axis=3), axis=1))
 
 
 def limit_bounds(blocks: Blocks, limits: Mapping[str, float]) -> tuple[LimitBound, ...]:
