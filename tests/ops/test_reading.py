@@ -1,0 +1,146 @@
+"""Commands that read: what they say is what the log holds."""
+
+import json
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kernelbraid.events.registry import BY_NAME
+from kernelbraid.events.state import fold
+from kernelbraid.events.store import open_store
+from kernelbraid.projections.digest import state_digest
+from kernelbraid.projections.summary import summary
+from tests.ops.conftest import AUDITS, CAMPAIGN, Cli, call
+
+
+def test_show_json_is_exactly_the_summary(cli: Cli, store: Path) -> None:
+    log = open_store(f"sqlite:///{store}")
+    expected = summary(fold(log.read(CAMPAIGN)), driven=False).model_dump(mode="json")
+    log.close()
+
+    shown = cli("show", CAMPAIGN, "--json")
+
+    assert json.loads(shown.stdout) == expected
+    assert shown.stderr == ""
+    assert expected["stop_reason"] == "budget"
+    assert expected["counts"]["audited"] == AUDITS + 1
+
+
+def test_show_draws_every_implementation_once(cli: Cli) -> None:
+    lines = cli("show", CAMPAIGN).stdout.splitlines()
+    tree = lines[: lines.index("")]
+
+    assert len(tree) == AUDITS + 1
+    assert all(any(f"i{number:04d}  " in line for line in tree) for number in range(AUDITS + 1))
+    assert sum("★" in line for line in tree) == 1
+
+
+def test_show_at_an_earlier_position_knows_nothing_of_what_came_later(cli: Cli) -> None:
+    early = json.loads(cli("show", CAMPAIGN, "--at", "3", "--json").stdout)
+
+    assert early["position"] == 3
+    assert early["counts"]["audited"] == 1
+    assert early["stop_reason"] is None
+    assert early["status"] == "interrupted"
+
+
+def test_show_of_an_implementation_has_all_its_evidence(cli: Cli) -> None:
+    text = cli("show", CAMPAIGN, "i0001").stdout
+    found = json.loads(cli("show", CAMPAIGN, "i0001", "--json").stdout)
+
+    for word in ("parents", "falsified if", "audit: verified", "agreement (24 cases)", "regions against", "text_bytes"):
+        assert word in text
+    assert "note: vectorised" in text
+    assert found["audits"][0]["verdict"] == "verified"
+    assert found["sources"][0]["name"] == "linear.c"
+
+
+def test_list_has_the_promised_keys(cli: Cli) -> None:
+    rows = json.loads(cli("list", "--json").stdout)
+
+    assert [{key: row[key] for key in ("campaign", "operator", "target", "status")} for row in rows] == [
+        {"campaign": CAMPAIGN, "operator": "linear", "target": "cpu", "status": "stopped"}
+    ]
+    assert rows[0]["position"] > AUDITS
+    assert CAMPAIGN in cli("list").stdout
+
+
+def test_log_json_is_one_event_a_line_oldest_first(cli: Cli) -> None:
+    events = [json.loads(line) for line in cli("log", CAMPAIGN, "--json").stdout.splitlines()]
+
+    assert [event["position"] for event in events] == list(range(1, len(events) + 1))
+    assert {event["type"] for event in events} <= set(BY_NAME)
+    assert events[0]["type"] == "CampaignOpened"
+    assert events[-1]["type"] == "CampaignStopped"
+    assert len(cli("log", CAMPAIGN).stdout.splitlines()) == len(events)
+
+
+def test_diff_is_a_unified_diff_and_empty_between_equals(cli: Cli) -> None:
+    changed = cli("diff", CAMPAIGN, "i0000", "i0001").stdout
+
+    assert changed.startswith("--- i0000/linear.c\n+++ i0001/linear.c\n@@ ")
+    assert cli("diff", CAMPAIGN, "i0001", "i0001").stdout == ""
+    assert json.loads(cli("diff", CAMPAIGN, "i0000", "i0001", "--json").stdout)["files"]["linear.c"] in changed + "\n"
+
+
+def test_metrics_are_valid_text_and_the_same_twice(cli: Cli) -> None:
+    text = cli("metrics", CAMPAIGN).stdout
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    audits = {sample.labels["verdict"]: sample.value for sample in families["kernelbraid_audits"].samples}
+
+    assert audits["verified"] == AUDITS + 1
+    assert families["kernelbraid_position"].samples[0].labels == {"campaign": CAMPAIGN}
+    assert text == cli("metrics", CAMPAIGN).stdout
+
+
+def test_rebuild_gives_the_digest_that_show_gives(cli: Cli, store: Path) -> None:
+    log = open_store(f"sqlite:///{store}")
+    expected = state_digest(fold(log.read(CAMPAIGN)))
+    log.close()
+
+    assert json.loads(cli("replay", CAMPAIGN, "--json").stdout)["digest"] == expected
+    assert expected in cli("show", CAMPAIGN).stdout
+
+
+def test_operators_lists_what_comes_with_the_package(cli: Cli) -> None:
+    rows = {row["operator"]: row for row in json.loads(cli("operators", "--json").stdout)}
+
+    assert {"attention", "linear", "rms_norm"} <= set(rows)
+    assert rows["attention"]["mechanisms"]["cpu"] >= 15
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "nobody"),
+        ("show", CAMPAIGN, "i9999"),
+        ("show", CAMPAIGN, "--at", "9999"),
+        ("log", "nobody"),
+        ("diff", CAMPAIGN, "i0000", "i9999"),
+        ("best", "nobody"),
+        ("metrics", "nobody"),
+        ("replay", "nobody"),
+        ("verify", "nobody"),
+        ("resume", "nobody"),
+        ("fork", "nobody"),
+        ("fork", CAMPAIGN, "--at", "9999"),
+        ("note", "nobody", "text"),
+        ("export", "nobody"),
+        ("import", "nothing.jsonl.gz"),
+        ("run", "no_such_operator"),
+    ],
+)
+def test_what_is_not_there_exits_3_with_a_word(cli: Cli, arguments: tuple[str, ...]) -> None:
+    result = cli(*arguments)
+
+    assert result.exit_code == 3
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+
+
+def test_a_missing_store_is_not_made_by_looking(tmp_path: Path) -> None:
+    result = call(tmp_path / "none.db", "list")
+
+    assert result.exit_code == 3
+    assert not (tmp_path / "none.db").exists()

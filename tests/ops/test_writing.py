@@ -1,0 +1,107 @@
+"""Commands that append or write files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.ops.conftest import AUDITS, CAMPAIGN, Cli, call
+
+
+def test_run_ends_with_table_reason_path_and_three_commands(tmp_path: Path) -> None:
+    result = call(tmp_path / "kernelbraid.db", "run", "linear", "--audits", "3", "--name", "mine")
+
+    for word in ("workload", "ratio", "agreement", "weighted sum", "-ffast-math", "eight partial sums", "budget"):
+        assert word in result.stdout
+    commands = result.stdout.split("next:\n")[1].splitlines()
+    assert [line.split()[:2] for line in commands] == [["kernelbraid", word] for word in ("show", "replay", "fork")]
+    assert result.exit_code == 0
+    assert sum("verified" in line for line in result.stderr.splitlines()) >= 3
+
+
+def test_run_json_prints_the_summary_and_nothing_else(tmp_path: Path) -> None:
+    store = tmp_path / "kernelbraid.db"
+    result = call(store, "run", "linear", "--audits", "2", "--json")
+
+    assert json.loads(result.stdout) == json.loads(call(store, "show", "linear-1", "--json").stdout)
+
+
+def test_run_writes_the_best_beside_the_store(searched: Path) -> None:
+    best = json.loads(call(searched, "show", CAMPAIGN, "--json").stdout)["best"]["implementation"]
+    folder = searched.parent / "best" / CAMPAIGN / best
+
+    assert best != "i0000"
+    assert (folder / "linear.c").read_text() == call(searched, "best", CAMPAIGN, "--source").stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "word"),
+    [(("--target", "cuda"), "cuda"), (("--proposer", "model"), "model"), (("--kappa", "0"), "kappa")],
+)
+def test_what_this_version_lacks_is_a_usage_error(tmp_path: Path, option: tuple[str, str], word: str) -> None:
+    result = call(tmp_path / "kernelbraid.db", "run", "linear", *option)
+
+    assert result.exit_code == 2
+    assert word in result.stderr
+    assert not (tmp_path / "kernelbraid.db").exists()
+
+
+def test_best_writes_sources_and_evidence_and_never_over_something_else(cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+
+    assert cli("best", CAMPAIGN, "--out", str(folder)).exit_code == 0
+    report = json.loads((folder / "report.json").read_text())
+    assert {"contract", "environment", "confirmation", "lineage", "events", "checks"} <= set(report)
+    assert all(len(event["hash"]) == 64 for event in report["events"])
+    assert report["head"] in (folder / "report.md").read_text()
+    assert cli("best", CAMPAIGN, "--out", str(folder)).exit_code == 0
+
+    (folder / "linear.c").write_text("mine")
+    refused = cli("best", CAMPAIGN, "--out", str(folder))
+    assert refused.exit_code == 1
+    assert (folder / "linear.c").read_text() == "mine"
+
+
+def test_a_fork_goes_on_with_other_policy_and_its_parent_stays(cli: Cli) -> None:
+    before = cli("show", CAMPAIGN, "--json").stdout
+    child = cli("fork", CAMPAIGN, "--set", f"audits={AUDITS}", "--set", "wall=60", "--at", "3", "--json")
+    name = json.loads(child.stdout)["campaign"]
+
+    resumed = cli("resume", name, "--json")
+
+    assert json.loads(resumed.stdout)["forked_from"] == {"campaign": CAMPAIGN, "position": 3}
+    assert json.loads(resumed.stdout)["budgets"]["wall_s"]["limit"] == 60
+    assert cli("show", CAMPAIGN, "--json").stdout == before
+    assert f"they parted after {CAMPAIGN} position 3" in cli("compare", CAMPAIGN, name).stdout
+
+
+@pytest.mark.parametrize("change", ["nonsense=1", "kappa=none", "audits"])
+def test_a_policy_key_that_is_none_is_refused(cli: Cli, change: str) -> None:
+    result = cli("fork", CAMPAIGN, "--set", change)
+
+    assert result.exit_code in (1, 2)
+    assert "kappa" in result.stderr or "KEY=VALUE" in result.stderr
+
+
+def test_export_and_import_keep_every_event(cli: Cli, tmp_path: Path) -> None:
+    file, other = tmp_path / "out.jsonl.gz", tmp_path / "other.db"
+
+    assert cli("export", CAMPAIGN, "--out", str(file)).exit_code == 0
+    assert cli("export", CAMPAIGN, "--out", str(file)).exit_code == 1
+    assert call(other, "import", str(file)).stdout.split() == [CAMPAIGN]
+    assert call(other, "log", CAMPAIGN, "--json").stdout == cli("log", CAMPAIGN, "--json").stdout
+    assert call(other, "replay", CAMPAIGN, "--json").exit_code == 0
+
+
+def test_notes_and_stops_get_into_the_log(cli: Cli) -> None:
+    name = cli("fork", CAMPAIGN, "--set", "audits=50").stdout.strip()
+
+    assert cli("note", name, "zwölf ☃").exit_code == 0
+    assert cli("pause", name, "--reason", "lunch").exit_code == 0
+    assert json.loads(cli("show", name, "--json").stdout)["status"] == "paused"
+    assert cli("stop", name).exit_code == 0
+
+    log = cli("log", name).stdout
+    assert "note: zwölf ☃" in log
+    assert "paused: lunch" in log
+    assert cli("resume", name).exit_code == 1
