@@ -16,7 +16,7 @@ def section_bytes(image: bytes) -> dict[str, int]:
         sections = [_SECTION.unpack_from(image, offset + entry_bytes * index) for index in range(count)]
         names_offset = sections[names_index][4]
         return {_name(image, names_offset + section[0]): section[5] for section in sections}
-    except (struct.error, IndexError):
+    except (struct.error, IndexError, OverflowError, ValueError):
         return {}
 
 
