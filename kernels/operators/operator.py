@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 
 EntryPath = Literal["full", "decode"]
 Dtype = Literal["float32", "bfloat16", "int32"]
+Dims = Mapping[str, int] | Mapping[str, int | tuple[int, int]]
 Sources = Mapping[str, str]
 """File name to text; the whole implementation, nothing is implied."""
 
@@ -247,8 +248,8 @@ def _frozen(dims: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _problems(operator: Operator, symbols: set[str]) -> Iterator[str]:
-    named = [(workload.entry, workload.dims) for workload in operator.workloads]
-    for pair in (*operator.checks, *operator.hidden):
+    named: list[tuple[str, Dims]] = [(workload.entry, workload.dims) for workload in operator.workloads]
+    for pair in _pairs(operator):
         named += [(pair.full, pair.dims), (pair.decode, pair.dims)]
     if unknown := {symbol for symbol, _ in named} - symbols:
         yield f"undeclared entries: {', '.join(sorted(unknown))}"
@@ -259,6 +260,10 @@ def _problems(operator: Operator, symbols: set[str]) -> Iterator[str]:
     yield from _repeated("workload", [workload.name for workload in operator.workloads])
     if any(workload.weight <= 0 or workload.limit_ratio < 1 for workload in operator.workloads):
         yield "a workload needs a positive weight and a limit_ratio of at least 1"
+
+
+def _pairs(operator: Operator) -> tuple[Check | Hidden, ...]:
+    return (*operator.checks, *operator.hidden)
 
 
 def _repeated(what: str, names: list[str]) -> Iterator[str]:
@@ -279,7 +284,7 @@ def _entry_problems(operator: Operator) -> Iterator[str]:
                 yield f"{entry.symbol}: {tensor.name} has undeclared dims: {', '.join(sorted(unknown))}"
 
 
-def _dim_problems(entry: Entry, dims: Mapping[str, int | tuple[int, int]]) -> Iterator[str]:
+def _dim_problems(entry: Entry, dims: Dims) -> Iterator[str]:
     """A decode entry may have dims that its check's full entry lacks: the reference derives them."""
     if entry.path == "full" and (missing := set(entry.dims) - set(dims)):
         yield f"a shape of {entry.symbol} lacks {', '.join(sorted(missing))}"
@@ -290,7 +295,7 @@ def _dim_problems(entry: Entry, dims: Mapping[str, int | tuple[int, int]]) -> It
 
 
 def _check_problems(operator: Operator) -> Iterator[str]:
-    for pair in (*operator.checks, *operator.hidden):
+    for pair in _pairs(operator):
         full, decode = operator.entry(pair.full), operator.entry(pair.decode)
         if (full.path, decode.path) != ("full", "decode"):
             yield f"{pair.full} against {pair.decode}: the first must be a full entry, the second a decode entry"

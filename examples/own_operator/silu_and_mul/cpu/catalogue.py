@@ -14,9 +14,9 @@ POLYNOMIAL_EXP = """\
 /*
  * exp(x) as 2^n * exp(r), with n the whole number nearest to x / ln 2 and r = x - n * ln 2, at most 0.35 in size;
  * ln 2 is subtracted in two parts so that r keeps its bits. Seven terms of the series of exp(r) leave a relative
- * error below 6e-8. x is held to [-87, 60]: 2^n is then a normal float, and past 60 the gate is 1e-26 of its input anyway.
- * A bound near 88 would let the compiler divide every input by its exp for lanes that it then drops, a subnormal
- * result that costs more than all the rest.
+ * error below 6e-8. x is held to [-87, 60]: 2^n is then a normal float, and past 60 the gate is 1e-26 of its
+ * input anyway. A bound near 88 would let the compiler divide every input by its exp for lanes that it then
+ * drops: subnormal results, which cost more than all the rest.
  */
 INLINE float exponential(float x)
 {
