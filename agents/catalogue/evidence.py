@@ -52,13 +52,25 @@ def predicted_s(state: State, parent: Implementation, scope: Scope, gain_ratio: 
 
 
 def alive(state: State, mechanism: str) -> bool:
-    """Whether a branch that tried it is still in the frontier, or on its way there, apart from the best's own line."""
+    """Whether a branch that tried it is still on its way: in flight, undecided, or in the frontier for a purpose."""
     for action in tries(state, mechanism):
         if action.id in state.open_actions:
             return True
-        if action.implementation in state.frontier and action.implementation != state.best:
+        tried = action.implementation
+        if tried in state.frontier and tried != state.best and _has_purpose(state, tried):
             return True
     return False
+
+
+def _has_purpose(state: State, implementation: str) -> bool:
+    """Whether something is due on it, or waits to build on it; a follow-up that was withdrawn leaves none."""
+    if implementation in state.merge_list or implementation in state.undecided_branches:
+        return True
+    if implementation in state.retimings or implementation in brought_back(state):
+        return True
+    pending = (state.opportunities[name].parents for name in state.pending)
+    running = (state.actions[name].parents for name in state.open_actions)
+    return any(implementation in parents for parents in (*pending, *running))
 
 
 def tries(state: State, mechanism: str) -> Iterator[Action]:

@@ -14,7 +14,7 @@ from tests.campaign.endless import endless, number
 from tests.campaign.toy import BASE_S, events_of, memory, run_toy
 
 FASTER = 23
-NOISES = (0.002, 0.005)
+NOISES = (0.001, 0.003)
 """Standard deviation of a restart's effect on a latency; a single sample's is twice that."""
 
 
@@ -56,7 +56,7 @@ def test_three_hundred_identical_candidates_promote_none(seed: int, noise_ratio:
 
 def test_a_screen_sends_some_identical_candidates_on_so_the_confirmation_is_what_refuses_them() -> None:
     with memory() as store:
-        tried(store, 40, noisy(1, 0.005))
+        tried(store, 40, noisy(1, 0.003))
         measured = [event.measurement for event in events_of(store, "toy", AuditCompleted) if event.measurement]
         assert sum(measurement.confirmation is not None for measurement in measured) > 0
 

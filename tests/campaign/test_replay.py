@@ -30,6 +30,7 @@ from kernelbraid.events.store import Store, named_blobs, open_store
 from kernelbraid.kernels.audit.outcome import Candidate
 from kernelbraid.projections.digest import state_digest
 from tests.campaign import toy
+from tests.campaign.endless import endless
 from tests.campaign.toy import events_of, memory, run_toy, simulated
 
 
@@ -186,10 +187,13 @@ def test_a_stop_by_the_user_while_an_audit_runs_replays() -> None:
 
 def test_a_stop_by_the_wall_clock_replays() -> None:
     with memory() as store:
-        summary = run_toy(store, harness=simulated(delay_s=lambda candidate: 0.03), wall_s=0.2)
+        # given a search without an end but its time
+        slow = simulated(delay_s=lambda candidate: 0.03)
+        summary = run_toy(store, harness=slow, strategies=endless(), wall_s=0.3, kappa=100, parallel=2)
         assert summary.stop_reason == "budget"
         assert events_of(store, "toy", CampaignStopped)[0].detail == "wall"
-        agrees(store)
+        # then the clock of the log ends it at the same place
+        agrees(store, strategies=endless())
 
 
 def test_a_resumed_campaign_replays_although_work_was_left_open_at_the_crash() -> None:

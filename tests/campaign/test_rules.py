@@ -20,6 +20,7 @@ from kernelbraid.kernels.audit import outcome
 from kernelbraid.kernels.audit.outcome import AuditOutcome, Candidate, Verdict
 from kernelbraid.kernels.audit.simulated import SimulatedHarness
 from kernelbraid.kernels.operators.operator import Operator, Workload
+from tests.campaign.endless import endless
 from tests.campaign.toy import (
     events_of,
     failing,
@@ -261,19 +262,20 @@ def test_the_audit_budget_is_spent_exactly(store: Store, parallel: int) -> None:
 def test_the_wall_clock_counts_driven_time_only(store: Store) -> None:
     # given a campaign with a budget of wall time that was paused early
     slow = simulated(delay_s=lambda candidate: 0.02)
-    asked = iter([None, None, "pause", *[None] * 100])
-    summary = run_toy(store, harness=slow, wall_s=0.7, pause_requested=lambda: next(asked))
+    asked = iter([None, None, "pause", *[None] * 1000])
+    options: dict[str, Any] = {"kappa": 1000, "edits_failing": 1000, "strategies": endless()}
+    summary = run_toy(store, harness=slow, wall_s=0.7, pause_requested=lambda: next(asked), **options)
     assert summary.status == "paused"
     # when it is resumed after a longer pause
     threading.Event().wait(0.5)
-    summary = search.resume("toy", store=store, harness=slow)
+    summary = search.resume("toy", store=store, harness=slow, strategies=endless())
     # then it had the rest of its time, and the pause cost nothing of it
     assert (summary.stop_reason, events_of(store, "toy", CampaignStopped)[0].detail) == (StopReason.BUDGET, "wall")
     recorded = [item.recorded_at for item in store.read("toy")]
     idle_s = (recorded[-1] - recorded[0]).total_seconds() - state_of(store).spent.active_s
     assert state_of(store).spent.active_s >= 0.7
     assert idle_s >= 0.5
-    assert replay_strict(store, "toy").divergence is None
+    assert replay_strict(store, "toy", strategies=endless()).divergence is None
 
 
 def test_opportunities_exhausted_ends_the_campaign_when_nothing_has_evidence_any_more(store: Store) -> None:
