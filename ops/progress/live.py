@@ -56,7 +56,7 @@ class LiveProgress:
 def drawn(shown: Snapshot, elapsed_s: float, idle_s: float, unicode: bool) -> RenderableType:
     """A snapshot as a rich renderable; `idle_s` is the time since its event."""
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="ellipsis", no_wrap=True)
     for label, text in _rows(shown, elapsed_s, idle_s, unicode):
         table.add_row(label, escape(text))
