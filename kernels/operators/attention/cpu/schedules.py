@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kernelbraid.kernels.operators.cases import load_module
 from kernelbraid.kernels.operators.operator import Sources
-from kernelbraid.kernels.operators.regions import edit_region
+from kernelbraid.kernels.operators.regions import Refused, edit_region, region
 
 FORMS = load_module(Path(__file__).parent / "forms.py")
 swap_region: Callable[[Sources, str, str, str], Sources] = FORMS.swap_region
@@ -338,6 +338,8 @@ def unpacked_tile(sources: Sources) -> Sources:
 
 def prefetched_tile(sources: Sources) -> Sources:
     """The next tile's rows asked for while this one is worked on."""
+    if "__builtin_prefetch" in region(sources, "tile"):
+        raise Refused("region tile prefetches already")
     return edit_region(sources, "tile", FIRST_ELEMENT, FIRST_ELEMENT + PREFETCH)
 
 

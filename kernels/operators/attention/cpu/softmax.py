@@ -157,11 +157,15 @@ INLINE void accumulate(float *output, const float *weights, struct tile tile, in
 """
 
 ROOT_RESCALE = """\
+INLINE void rescale(struct row *row, float max, int64_t head_dim)
+{
     const float correction = exponential(row->max - max);
     row->weight_sum *= correction;
 """
 
 SKIPPED_RESCALE = """\
+INLINE void rescale(struct row *row, float max, int64_t head_dim)
+{
     if (max == row->max)
         return;  // The correction is one.
     const float correction = exponential(row->max - max);
