@@ -139,7 +139,9 @@ def _audit_event(
         artifact=outcome.artifact_digest,
         log=digest_of(outcome.log) if outcome.log else None,
         environment=state.environment_digest,
-        elapsed_s=outcome.build_s + outcome.check_s + outcome.timing_s,
+        build_s=outcome.build_s,
+        check_s=outcome.check_s,
+        timing_s=outcome.timing_s,
     )
     return event, (*_block_blobs(outcome), *log)
 
@@ -252,7 +254,9 @@ def outcome_of(event: AuditCompleted, read_blob: Callable[[str], bytes]) -> Audi
         resources={item.name: item.value for item in event.resources},
         artifact_digest=event.artifact,
         log=read_blob(event.log) if event.log else b"",
-        timing_s=event.elapsed_s,
+        build_s=event.build_s,
+        check_s=event.check_s,
+        timing_s=event.timing_s,
     )
 
 

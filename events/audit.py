@@ -24,7 +24,7 @@ class AuditCompleted(Event):
     output.
     """
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     action: str | None
     implementation: str
     verdict: Correctness | Infrastructure
@@ -38,7 +38,14 @@ class AuditCompleted(Event):
     log: str | None = None
     environment: str
     """Digest of the environment it was measured in."""
-    elapsed_s: float
+    build_s: float
+    check_s: float
+    timing_s: float
+
+    @property
+    def elapsed_s(self) -> float:
+        """What the whole audit took."""
+        return self.build_s + self.check_s + self.timing_s
 
     @model_validator(mode="after")
     def _measured_if_verified(self) -> "AuditCompleted":

@@ -10,7 +10,14 @@ from kernelbraid.events.errors import EventInvalid
 Payload = dict[str, object]
 Upcast = Callable[[Payload], Payload]
 
-UPCASTS: dict[tuple[str, int], Upcast] = {}
+
+def _audit_time_by_stage(payload: Payload) -> Payload:
+    """Version 1 kept one duration for a whole audit; all of it counts as timing, where most of it went."""
+    elapsed_s = payload.pop("elapsed_s")
+    return {**payload, "build_s": 0.0, "check_s": 0.0, "timing_s": elapsed_s}
+
+
+UPCASTS: dict[tuple[str, int], Upcast] = {("AuditCompleted", 1): _audit_time_by_stage}
 """(type name, version) to the function that turns that version's payload into the next version's."""
 
 

@@ -220,7 +220,9 @@ def root_audit(verdict: Correctness | Infrastructure = Correctness.VERIFIED, her
         checks=PASSED if verified else FAILED,
         latencies=LATENCIES if verified else (),
         environment=here,
-        elapsed_s=1.0,
+        build_s=0.25,
+        check_s=0.25,
+        timing_s=0.5,
     )
 
 
@@ -340,7 +342,9 @@ def audited(
             "performance": performance,
             "measurement": measurement or measured(None),
             "environment": HERE,
-            "elapsed_s": 1.0,
+            "build_s": 0.25,
+            "check_s": 0.25,
+            "timing_s": 0.5,
         }
         | changes
     )
@@ -357,7 +361,9 @@ def failing(
         evidence="",
         checks=FAILED,
         environment=HERE,
-        elapsed_s=1.0,
+        build_s=0.25,
+        check_s=0.25,
+        timing_s=0.5,
     )
 
 

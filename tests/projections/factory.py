@@ -298,7 +298,9 @@ class Story:
             artifact=digest(f"artifact {implementation}"),
             log=digest("log"),
             environment=self.state.environment_digest,
-            elapsed_s=2.5,
+            build_s=0.5,
+            check_s=0.5,
+            timing_s=1.5,
         )
 
     def offspring(self, mechanism: str, speedup: float, parent: str = ROOT, scope: Scope = "joint") -> str:
