@@ -82,6 +82,8 @@ class Builder:
                     stdin=subprocess.DEVNULL,
                     stdout=printed,
                     stderr=subprocess.STDOUT,
+                    # Out of the terminal's group: Ctrl-C is a request to the driver, not a verdict on a candidate.
+                    start_new_session=True,
                 )
                 status = self._wait(process)
             except OSError as error:

@@ -5,6 +5,8 @@ was refused.
 """
 
 import os
+import re
+import select
 import signal
 import struct
 import subprocess
@@ -49,11 +51,10 @@ class Runner:
     def __init__(self, launcher: Launcher, artifact: Artifact, inputs: Inputs, cpu: int, output_bytes: int) -> None:
         self._launcher = launcher
         self._cpu = cpu
-        self._pid: int | None = None
         self._entry_index: dict[str, int] = {}
         self.outputs = Outputs(output_bytes)
         self._printed = os.memfd_create("printed", os.MFD_CLOEXEC)
-        self._process, self._command, self._reply = self._start(artifact, inputs)
+        self._process, self.pid, self._command, self._reply = self._start(artifact, inputs)
         try:
             self._expect(READY, b"", launcher.limits.load_s)
         except BaseException:
@@ -88,15 +89,6 @@ class Runner:
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)
 
-    @property
-    def pid(self) -> int:
-        """The runner's own process, which inside bubblewrap is a grandchild of ours."""
-        if self._pid is None:
-            self._pid = self._process.pid
-            if self._launcher.sandbox.kind is SandboxKind.BUBBLEWRAP:
-                self._pid = _innermost(self._process.pid)
-        return self._pid
-
     def printed(self) -> bytes:
         """What it printed, from the start."""
         return os.pread(self._printed, LOG_LIMIT_BYTES, 0)
@@ -119,33 +111,45 @@ class Runner:
         """Kill it."""
         self.close()
 
-    def _start(self, artifact: Artifact, inputs: Inputs) -> "tuple[subprocess.Popen[bytes], int, int]":
+    def _start(self, artifact: Artifact, inputs: Inputs) -> "tuple[subprocess.Popen[bytes], int, int, int]":
+        """The process, the runner's own id (in bubblewrap that is its child's), and our ends of the pipes."""
         theirs, command = os.pipe()
         reply, their_reply = os.pipe()
+        told, report = os.pipe()
         image = artifact.open()
-        passed = (theirs, their_reply, image, inputs.descriptor, self.outputs.descriptor)
-        limits, native = self._launcher.limits, self._launcher.native
-        mapped_bytes = inputs.size_bytes + self.outputs.size_bytes
-        bounds = (self._cpu, limits.address_bytes + mapped_bytes, limits.cpu_s, limits.printed_bytes)
-        prefix = self._launcher.sandbox.prefix((native.runner,), ())
-        numbers = map(str, (*passed, self._launcher.sandbox.box, *bounds))
+        passed = (theirs, their_reply, image, inputs.descriptor, self.outputs.descriptor, report)
         try:
-            process = subprocess.Popen(
-                [*prefix, str(native.runner), *numbers],
-                pass_fds=passed,
-                env={},
-                stdin=subprocess.DEVNULL,
-                stdout=self._printed,
-                stderr=self._printed,
-            )
+            process = self._spawn(passed, inputs.size_bytes + self.outputs.size_bytes)
         except OSError as error:
-            os.close(command)
-            os.close(reply)
+            for descriptor in (command, reply, told):
+                os.close(descriptor)
             raise InfrastructureFailed(Infrastructure.SANDBOX_REFUSED, f"no process starts: {error}") from error
         finally:
-            for descriptor in (theirs, their_reply, image):
+            for descriptor in (theirs, their_reply, image, report):
                 os.close(descriptor)
-        return process, command, reply
+        return process, self._told_pid(process, told), command, reply
+
+    def _spawn(self, passed: tuple[int, ...], mapped_bytes: int) -> "subprocess.Popen[bytes]":
+        limits, launcher = self._launcher.limits, self._launcher
+        *files, report = passed
+        bounds = (self._cpu, limits.address_bytes + mapped_bytes, limits.cpu_s, limits.printed_bytes)
+        numbers = map(str, (*files, launcher.sandbox.box, *bounds))
+        return subprocess.Popen(
+            [*launcher.sandbox.prefix((launcher.native.runner,), (), report), str(launcher.native.runner), *numbers],
+            pass_fds=passed,
+            env={},
+            stdin=subprocess.DEVNULL,
+            stdout=self._printed,
+            stderr=self._printed,
+        )
+
+    def _told_pid(self, process: "subprocess.Popen[bytes]", told: int) -> int:
+        """The process to stop and to time."""
+        with os.fdopen(told, "rb") as report:
+            if self._launcher.sandbox.kind is not SandboxKind.BUBBLEWRAP:
+                return process.pid
+            match = re.search(rb'"child-pid":\s*(\d+)', _first_bytes(report.fileno(), self._launcher.limits.load_s))
+            return int(match[1]) if match else process.pid
 
     def _expect(self, kind: int, message: bytes, timeout_s: float, freeze: bool = False) -> Elapsed:
         """Send a message (none is sent when empty), wait for a frame of that kind; how long it took."""
@@ -171,28 +175,21 @@ class Runner:
         if text:
             verdict = Correctness.OUT_OF_MEMORY if text.startswith("no memory") else Correctness.LOAD_FAILED
             return CandidateFailed(verdict, text, self.printed())
-        status, peak_bytes = self._end()
+        status = self._end()
         if status == REFUSED and fault is None:
             return InfrastructureFailed(Infrastructure.SANDBOX_REFUSED, f"the runner's box: {self.printed()[-300:]!r}")
-        short = peak_bytes > 0.75 * self._launcher.limits.address_bytes or (fault is not None and bool(fault[5]))
         verdict, evidence = _fault_verdict(fault) if fault else _exit_verdict(status)
-        if short and verdict in (Correctness.CRASHED, Correctness.EXITED_EARLY):
-            verdict, evidence = Correctness.OUT_OF_MEMORY, f"memory ran out ({peak_bytes >> 20} MiB in use); {evidence}"
         return CandidateFailed(verdict, evidence, self.printed())
 
-    def _end(self) -> tuple[int, int]:
-        """Kill what is left; exit status (minus a signal's number) and the largest resident size in bytes."""
-        deadline = time.monotonic() + _STOP_WAIT_S
-        while True:
-            pid, status, usage = os.wait4(self._process.pid, os.WNOHANG)
-            if pid:
-                break
-            if time.monotonic() > deadline:
-                self._process.kill()
-            time.sleep(0.001)
-        self._process.returncode = code = os.waitstatus_to_exitcode(status)
-        in_box = self._launcher.sandbox.kind is SandboxKind.BUBBLEWRAP and code > 128
-        return (128 - code if in_box else code), usage.ru_maxrss * 1024
+    def _end(self) -> int:
+        """Its exit status, or minus the signal that ended it; killed when it does not end by itself."""
+        try:
+            code = self._process.wait(_STOP_WAIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        boxed = self._launcher.sandbox.kind is SandboxKind.BUBBLEWRAP and code > 128
+        return 128 - code if boxed else code
 
     def _wait_until_stopped(self) -> None:
         deadline = time.monotonic() + _STOP_WAIT_S
@@ -202,7 +199,9 @@ class Runner:
 
 
 def _fault_verdict(fault: tuple[int, ...]) -> tuple[Correctness, str]:
-    number, code, region, write, system_call, _, address = fault
+    number, code, region, write, system_call, out_of_memory, address = fault
+    if number in (signal.SIGXFSZ, signal.SIGXCPU):
+        return _exit_verdict(-number)
     if number == signal.SIGSYS:
         return Correctness.FORBIDDEN_CALL, f"system call {system_call} is not allowed to a kernel"
     if region == _IN_INPUT and write:
@@ -210,6 +209,8 @@ def _fault_verdict(fault: tuple[int, ...]) -> tuple[Correctness, str]:
     if region == _IN_GUARD and write:
         return Correctness.GUARD_OVERWRITTEN, f"it wrote into the guard page beside an output, at {address:#x}"
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    if out_of_memory:
+        return Correctness.OUT_OF_MEMORY, f"memory ran out, then {name} at address {address:#x}"
     return Correctness.CRASHED, f"{name} (code {code}) at address {address:#x}"
 
 
@@ -222,6 +223,8 @@ def _exit_verdict(status: int) -> tuple[Correctness, str]:
         return Correctness.HUNG, "it used up its processor time"
     if -status == signal.SIGSYS:
         return Correctness.FORBIDDEN_CALL, "it asked the system for what a kernel may not"
+    if -status == signal.SIGKILL:
+        return Correctness.OUT_OF_MEMORY, "the system killed it, as it does when the machine's memory runs out"
     return Correctness.CRASHED, f"the process was killed by signal {-status}"
 
 
@@ -232,22 +235,7 @@ def _state(pid: int) -> str:
         return "X"
 
 
-def _innermost(pid: int) -> int:
-    """Follow the only children down, from bubblewrap's outer process to the runner."""
-    while children := _children(pid):
-        pid = children[0]
-    return pid
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return [int(path.name) for path in Path("/proc").glob("[0-9]*") if _parent(int(path.name)) == pid]
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
+def _first_bytes(descriptor: int, timeout_s: float) -> bytes:
+    """What bubblewrap says of its child, which it does before the runner starts; nothing when it failed."""
+    ready, _, _ = select.select([descriptor], [], [], timeout_s)
+    return os.read(descriptor, 4096) if ready else b""
