@@ -13,7 +13,7 @@ from kernelbraid.events.event import Decision, Event
 from kernelbraid.events.state import Implementation, State
 from kernelbraid.events.store import Store
 from kernelbraid.events.values import ROOT, Policy
-from kernelbraid.kernels.audit.outcome import Candidate, Verdict
+from kernelbraid.kernels.audit.outcome import AuditOutcome, Candidate, Verdict
 from kernelbraid.kernels.audit.simulated import SimulatedHarness, never_fails
 from kernelbraid.kernels.operators.catalogue import Facts, Mechanism, Scope
 from kernelbraid.kernels.operators.operator import Sources, Workload, load_operator
@@ -125,7 +125,14 @@ class Stage:
 
     def audit(self, implementation: str) -> list[Event]:
         """The auditor's."""
-        found = self.harness.audit(self._candidate(implementation), self._candidate(ROOT), self._incumbent)
+        return self.record(implementation, self.found(implementation))
+
+    def found(self, implementation: str) -> AuditOutcome:
+        """What the harness finds, measured against the best of this moment."""
+        return self.harness.audit(self._candidate(implementation), self._candidate(ROOT), self._incumbent)
+
+    def record(self, implementation: str, found: AuditOutcome) -> list[Event]:
+        """The auditor's decision on a finding."""
         return self.commit(lambda state: auditor.record_audit(state, implementation, found))
 
     def judge(self, implementation: str) -> list[Event]:

@@ -57,7 +57,7 @@ CATALOGUE = (
     _mechanism("decode_split", "decode", 1.35, requires=("lanes",)),
     _mechanism("decode_cache", "decode", 1.5, requires=("decode_split",)),
     _mechanism("wide", "joint", 1.3, requires=("lanes",), opened_by=("tree",)),
-    _mechanism("unroll", "joint", 1.06, opened_by=("lanes", "pack")),
+    _mechanism("unroll", "joint", 1.1, opened_by=("lanes", "pack")),
     _mechanism("stream", "full", 1.1, requires=("lanes",), excludes=("pack",)),
     _mechanism("careless", "full", 1.01, place="element"),
 )
