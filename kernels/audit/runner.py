@@ -141,6 +141,8 @@ class Runner:
             stdin=subprocess.DEVNULL,
             stdout=self._printed,
             stderr=self._printed,
+            # Out of the terminal's group: Ctrl-C is a request to the driver, not a verdict on a candidate.
+            start_new_session=True,
         )
 
     def _told_pid(self, process: "subprocess.Popen[bytes]", told: int) -> int:
