@@ -33,7 +33,7 @@ struct work { void (*entry)(void); uint32_t arguments, dims; void *argument[MOST
 struct layout { struct region input, *window; struct work *work; uint32_t windows, calls; int64_t *dims; };
 
 static int command_fd, reply_fd, input_fd, output_fd;
-static uint64_t page;
+static uint64_t page, address_bytes;
 static void (*entries[MOST_ENTRIES])(void);
 static struct layout layouts[MOST_LAYOUTS];
 static char *message;
@@ -79,9 +79,19 @@ static int region_of(uint64_t address)
     return ELSEWHERE;
 }
 
+/* Whether a sixteenth of the address space can no longer be had. */
+static int memory_is_short(void)
+{
+    void *probe = mmap(NULL, address_bytes / 16, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (probe == MAP_FAILED) return 1;
+    munmap(probe, address_bytes / 16);
+    return 0;
+}
+
 static void on_fault(int signal, siginfo_t *info, void *context)
 {
-    struct fault fault = {.signal = signal, .code = info->si_code, .out_of_memory = errno == ENOMEM};
+    struct fault fault = {.signal = signal, .code = info->si_code};
+    fault.out_of_memory = errno == ENOMEM || memory_is_short();
     if (signal == SIGSYS) fault.system_call = info->si_syscall;
     else fault.address = (uint64_t)info->si_addr;
 #if defined(__x86_64__)
@@ -101,7 +111,7 @@ static void catch_faults(void)
     stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};
     sigaltstack(&alternate, NULL);
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESETHAND};
-    const int caught[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGSYS};
+    const int caught[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGSYS, SIGXFSZ, SIGXCPU};
     for (size_t i = 0; i < sizeof caught / sizeof *caught; i++) sigaction(caught[i], &action, NULL);
 }
 
@@ -323,11 +333,12 @@ int main(int count, char **argument)
     command_fd = number[0], reply_fd = number[1], input_fd = number[3], output_fd = number[4];
     page = (uint64_t)sysconf(_SC_PAGESIZE);
     message = malloc(MOST_BYTES);
+    address_bytes = strtoull(argument[8], NULL, 10);
     follow_parent();
     pin(atoi(argument[7]));
     catch_faults();
     dlopen("libmvec.so.1", RTLD_NOW | RTLD_GLOBAL); /* vector math of fast-math baselines; no file opens later */
-    if (!message || limit(RLIMIT_AS, strtoull(argument[8], NULL, 10)) || limit(RLIMIT_CPU, strtoull(argument[9], NULL, 10))
+    if (!message || limit(RLIMIT_AS, address_bytes) || limit(RLIMIT_CPU, strtoull(argument[9], NULL, 10))
         || limit(RLIMIT_FSIZE, strtoull(argument[10], NULL, 10)) || limit(RLIMIT_CORE, 0) || limit(RLIMIT_NOFILE, 64)
         || limit(RLIMIT_NPROC, 0)) { complain("refused: rlimit"); return REFUSED; }
     const char *refused = enter_box(number[5]);

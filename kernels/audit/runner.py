@@ -150,7 +150,7 @@ class Runner:
         with os.fdopen(told, "rb") as report:
             if self._launcher.sandbox.kind is not SandboxKind.BUBBLEWRAP:
                 return process.pid
-            match = re.search(rb'"child-pid":\s*(\d+)', _first_bytes(report.fileno(), self._launcher.limits.load_s))
+            match = re.search(rb'"child-pid":\s*(\d+)', _said(report.fileno(), self._launcher.limits.load_s))
             return int(match[1]) if match else process.pid
 
     def _expect(self, kind: int, message: bytes, timeout_s: float, freeze: bool = False) -> Elapsed:
@@ -237,7 +237,16 @@ def _state(pid: int) -> str:
         return "X"
 
 
-def _first_bytes(descriptor: int, timeout_s: float) -> bytes:
-    """What bubblewrap says of its child, which it does before the runner starts; nothing when it failed."""
-    ready, _, _ = select.select([descriptor], [], [], timeout_s)
-    return os.read(descriptor, 4096) if ready else b""
+def _said(descriptor: int, timeout_s: float) -> bytes:
+    """All that bubblewrap says of its child (one JSON object), which it does before the runner starts.
+
+    Read to its end, because bubblewrap dies of a pipe that nobody reads.
+    """
+    said, deadline = b"", time.monotonic() + timeout_s
+    while b"}" not in said:
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        part = os.read(descriptor, 4096) if ready else b""
+        if not part:
+            break
+        said += part
+    return said

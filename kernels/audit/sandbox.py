@@ -36,16 +36,20 @@ class Sandbox:
         """The BOX argument of builder and runner."""
         return {SandboxKind.NONE: 0, SandboxKind.LANDLOCK: 1, SandboxKind.BUBBLEWRAP: 2}[self.kind]
 
-    def prefix(self, reads: Iterable[Path], writes: Iterable[Path]) -> tuple[str, ...]:
-        """What stands before the command: nothing, or bubblewrap with these paths beside the system's."""
+    def prefix(self, reads: Iterable[Path], writes: Iterable[Path], report: int | None = None) -> tuple[str, ...]:
+        """What stands before the command: nothing, or bubblewrap with these paths beside the system's.
+
+        On `report`, a file descriptor, bubblewrap tells the command's process id as seen from here.
+        """
         if self.kind is not SandboxKind.BUBBLEWRAP:
             return ()
         program = shutil.which("bwrap") or "bwrap"
         inner = (*_mounts(_SYSTEM), "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp")
         own = [item for path in reads for item in ("--ro-bind-try", str(path), str(path))]
         own += [item for path in writes for item in ("--bind", str(path), str(path))]
+        told = () if report is None else ("--as-pid-1", "--info-fd", str(report))
         namespaces = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
-        return (program, *namespaces, *inner, *own, "--")
+        return (program, *namespaces, *inner, *own, *told, "--")
 
 
 def candidates() -> tuple[Sandbox, ...]:

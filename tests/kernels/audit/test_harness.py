@@ -192,7 +192,7 @@ from kernelbraid.kernels.operators.operator import load_operator
 
 operator = load_operator(sys.argv[1])
 sources = dict(operator.root_sources())
-sources["scale.c"] = sources["scale.c"].replace("y[i] = ", "for (volatile int j = 0;; j++); y[i] = ")
+sources["scale.c"] = sources["scale.c"].replace("for (int64_t i", "for (volatile int j = 0;; j++);\\n for (int64_t i")
 with Harness(operator, sandbox=Sandbox(SandboxKind(sys.argv[2])), limits=Limits(call_s=120)) as harness:
     candidate = Candidate("loop", sources)
     harness.audit(candidate, candidate, lambda: candidate)
@@ -204,6 +204,7 @@ def test_children_die_with_a_killed_auditor(harness: Harness, scale: Operator) -
     kind = harness.environment().sandbox
     victim = subprocess.Popen([sys.executable, "-c", _VICTIM, str(scale.folder), kind])
     runners = _wait_for(lambda: _runners_below(victim.pid), lambda found: len(found) >= 2)
+    assert len(runners) >= 2
     victim.send_signal(signal.SIGKILL)
     victim.wait()
     assert _wait_for(lambda: [pid for pid in runners if _alive(pid)], lambda left: not left) == []
@@ -217,16 +218,26 @@ def _wait_for(look: Callable[[], list[int]], enough: Callable[[list[int]], bool]
 
 
 def _runners_below(pid: int) -> list[int]:
-    found, queue = [], [pid]
-    while queue:
-        here = queue.pop()
-        try:
-            queue += map(int, Path(f"/proc/{here}/task/{here}/children").read_text().split())
-            if Path(f"/proc/{here}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/runner"):
-                found.append(here)
-        except OSError:
-            continue
-    return found
+    """Processes named runner that descend from `pid`."""
+    parents = {int(path.name): _parent(path) for path in Path("/proc").glob("[0-9]*")}
+    below = {pid}
+    for _ in range(4):
+        below |= {child for child, parent in parents.items() if parent in below}
+    return [child for child in below if _name(child) == "runner"]
+
+
+def _parent(process: Path) -> int:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _alive(pid: int) -> bool:

@@ -53,7 +53,7 @@ def test_all_c_files_are_compiled_and_headers_are_not(compiler: cc.CCompiler) ->
 
 
 def test_resources_come_from_the_artifact(compiler: cc.CCompiler, tmp_path: Path) -> None:
-    source = "static const int table[256] = {1, 2, 3}; int look(int i) { volatile int a[256]; a[i] = i; return table[a[i]]; }"
+    source = "static const int table[256] = {1}; int look(int i) { volatile int a[256]; a[i] = i; return table[a[i]]; }"
     build(compiler, tmp_path, table=source)
     facts = compiler.resources(tmp_path)
     assert facts["text_bytes"] > 0
