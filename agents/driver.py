@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kernelbraid.agents import duty
-from kernelbraid.agents.graph import Crew, build_round
+from kernelbraid.agents.crew import Crew
 from kernelbraid.events import decider
 from kernelbraid.events.errors import KernelbraidError
 from kernelbraid.events.event import Decision
@@ -28,6 +28,9 @@ def drive(crew: Crew, pause_requested: PauseRequested = never) -> None:
 
     Raises NoProgress when a strategy neither acts nor lets the campaign end.
     """
+    # LangGraph takes a second to load, and only a driver needs it: every command that reads starts without.
+    from kernelbraid.agents.graph import build_round
+
     parallel = crew.campaign.read(lambda state: state.specified().policy.parallel)
     run_round = build_round(crew, parallel)
     while crew.campaign.read(lambda state: state.status in ("opening", "running")):

@@ -6,30 +6,18 @@ simply run again. Each branch is a graph of its own: a slow audit does not hold 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
 
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 
 from kernelbraid.agents import auditor, brancher, duty, editor, planner
-from kernelbraid.agents.auditor import Harness
-from kernelbraid.agents.campaign import Campaign
-from kernelbraid.agents.strategy import Desk
+from kernelbraid.agents.crew import Crew
 from kernelbraid.events.state import State
 from kernelbraid.events.values import ROOT
 from kernelbraid.kernels.audit.outcome import Candidate
 
 Round = Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Crew:
-    """What a round works with: the campaign, what agents see, and the harness."""
-
-    campaign: Campaign
-    desk: Desk
-    harness: Harness
 
 
 def later(left: int, right: int) -> int:

@@ -12,9 +12,9 @@ from kernelbraid.agents.campaign import Campaign, Watch
 from kernelbraid.agents.catalogue.brancher import CatalogueBrancher
 from kernelbraid.agents.catalogue.editor import CatalogueEditor
 from kernelbraid.agents.catalogue.planner import CataloguePlanner
+from kernelbraid.agents.crew import Crew
 from kernelbraid.agents.driver import PauseRequested, drive, never, take_up
 from kernelbraid.agents.editor import declared_regions, source_blobs, source_files
-from kernelbraid.agents.graph import Crew
 from kernelbraid.agents.strategy import BrancherStrategy, Desk, EditorStrategy, PlannerStrategy
 from kernelbraid.events import decider
 from kernelbraid.events.blobs import digest_of
