@@ -137,7 +137,10 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Closes every connection. Using the store afterwards raises StoreError."""
+        """Closes every connection. Using the store afterwards raises StoreError.
+
+        Only when no other thread is using it: SQLite may crash the process if a connection is closed in use.
+        """
         ...
 
 

@@ -3,6 +3,7 @@
 import importlib
 import sqlite3
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -34,8 +35,14 @@ class TestConformance(_library_cases().ApplicationRecorderTestCase):  # type: ig
     def create_recorder(self) -> Recorder:
         recorder = Recorder(database_uri(self.folder / "store.db", "write"), synchronous="NORMAL")
         recorder.create_table()
-        self.addCleanup(recorder.datastore.close)
+        self.addCleanup(self._close, recorder, set(threading.enumerate()))
         return recorder
+
+    def _close(self, recorder: Recorder, before: set[threading.Thread]) -> None:
+        """Closes once the case's readers ended: it stops them without waiting, and SQLite crashes if closed in use."""
+        for thread in set(threading.enumerate()) - before:
+            thread.join(30)
+        recorder.datastore.close()
 
 
 @pytest.fixture
