@@ -48,6 +48,11 @@ def position(store: Path, campaign: str = CAMPAIGN) -> int:
         log.close()
 
 
+def last_types(store: Path) -> list[str]:
+    """Types of the campaign's last events."""
+    return [json.loads(line)["type"] for line in call(store, "log", CAMPAIGN, "--json").stdout.splitlines()[-2:]]
+
+
 def summary(store: Path) -> dict[str, object]:
     """`show --json` of the campaign."""
     found: dict[str, object] = json.loads(call(store, "show", CAMPAIGN, "--json").stdout)
@@ -76,8 +81,8 @@ def test_the_first_signal_pauses_after_the_running_audit(tmp_path: Path, number:
 def test_the_second_signal_ends_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
     store = tmp_path / "kernelbraid.db"
     program = begun(store, "run", "linear", "--audits", "3", audit_s=30)
-    until(lambda: position(store) >= 1)
-    time.sleep(0.5)
+    until(lambda: "ImplementationSubmitted" in last_types(store))
+    time.sleep(0.2)
 
     program.send_signal(signal.SIGINT)
     time.sleep(0.3)
@@ -190,3 +195,22 @@ def _drained(master: int) -> bytes:
         found += part
     os.close(master)
     return found
+
+
+@pytest.mark.soak
+def test_ctrl_c_on_a_terminal_is_no_verdict_on_the_candidate(tmp_path: Path) -> None:
+    """A terminal signals the whole foreground group; compiler and candidates must not be in it."""
+    store = f"sqlite:///{tmp_path / 'kernelbraid.db'}"
+    command = [sys.executable, "-m", "kernelbraid.ops.cli", "--store", store, "run", "rms_norm", "--audits", "6"]
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        assert program.stderr is not None
+        while b"root qualified" not in program.stderr.readline():
+            assert program.poll() is None
+        time.sleep(4)
+        os.killpg(program.pid, signal.SIGINT)
+        _, stderr = program.communicate(timeout=PATIENCE_S)
+
+    assert program.returncode == 130
+    assert b"paused: interrupted by SIGINT" in stderr
+    assert b"crashed" not in stderr
+    assert b"build_failed" not in stderr

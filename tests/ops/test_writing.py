@@ -1,10 +1,15 @@
 """Commands that append or write files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kernelbraid.kernels.audit.environment import Environment
+from kernelbraid.kernels.audit.simulated import SimulatedHarness
+from kernelbraid.kernels.operators.operator import Operator
+from kernelbraid.ops.wiring import Wiring
 from tests.ops.conftest import AUDITS, CAMPAIGN, Cli, call
 
 
@@ -105,3 +110,40 @@ def test_notes_and_stops_get_into_the_log(cli: Cli) -> None:
     assert "note: zwölf ☃" in log
     assert "paused: lunch" in log
     assert cli("resume", name).exit_code == 1
+
+
+def unboxed(operator: Operator, target: str) -> SimulatedHarness:
+    """A harness on a machine without a sandbox."""
+
+    class Unboxed(SimulatedHarness):
+        def environment(self) -> Environment:
+            return replace(super().environment(), sandbox="none")
+
+    return Unboxed(operator, seed=0)
+
+
+def test_a_machine_without_a_sandbox_is_warned_of_once(tmp_path: Path) -> None:
+    store = tmp_path / "kernelbraid.db"
+    result = call(store, "run", "linear", "--audits", "2", wiring=Wiring(harness=unboxed))
+
+    assert result.exit_code == 0
+    assert result.stderr.count("WARNING: no sandbox here") == 1
+
+
+def test_a_fork_for_this_machine_judges_root_best_and_frontier_anew(cli: Cli) -> None:
+    name = cli("fork", CAMPAIGN, "--here", "--set", "audits=1", wiring=Wiring(harness=unboxed)).stdout.strip()
+    resumed = cli("resume", name, "--json", wiring=Wiring(harness=unboxed))
+    log = cli("log", name).stdout
+
+    assert resumed.exit_code == 0, resumed.stderr
+    assert "root, best and frontier are audited again" in log
+    assert log.count("i0000 verified") == 2
+
+
+def test_a_campaign_of_another_machine_is_not_resumed_but_told_how_to_go_on(cli: Cli) -> None:
+    name = cli("fork", CAMPAIGN, "--set", "audits=1").stdout.strip()
+
+    result = cli("resume", name, wiring=Wiring(harness=unboxed))
+
+    assert result.exit_code == 1
+    assert "fork it" in result.stderr
