@@ -121,7 +121,8 @@ INLINE void attend_group(struct row *rows, int64_t seen, struct tile tile)
 
 // One tile for some consecutive rows, of which the first sees `seen` keys, each next one a key more, and those
 // with none (seen <= 0) nothing. Compiled once for both dtypes.
-static void attend_rows(struct row *rows, int64_t count, int64_t seen, struct tile tile, struct workspace *workspace)
+static void attend_rows(struct row *restrict rows, int64_t count, int64_t seen, struct tile tile,
+                        struct workspace *restrict workspace)
 {
     int64_t i = seen > 0 ? 0 : 1 - seen;
     for (; i + ROW_GROUP <= count; i += ROW_GROUP)
@@ -217,7 +218,7 @@ INLINE void accumulate_pair_part(struct row *rows, float (*weights)[KV_TILE], st
 }
 
 // One tile for two heads, whose outputs stay in registers together: one load of a value serves both.
-static void attend_pair(struct row *rows, struct tile tile, int64_t count)
+static void attend_pair(struct row *restrict rows, struct tile tile, int64_t count)
 {
     _Alignas(64) float weights[2][KV_TILE];
     for (int64_t i = 0; i < 2; i++) {
@@ -331,8 +332,6 @@ def unpacked_tile(sources: Sources) -> Sources:
     )
     edited = edit_region(edited, "tile", VIEWED_TILE_TYPE, UNPACKED_TILE_TYPE)
     edited = edit_region(edited, "tile", VIEWED_TILE, UNPACKED_TILE)
-    edited = edit_region(edited, "tile_step", "// One whole step: the", "// Compiled once for all entries: the")
-    edited = edit_region(edited, "tile_step", "INLINE void attend_tile(", "static void attend_tile(")
     return rows_unpacked(rows_unpacked(edited, "key"), "value")
 
 
