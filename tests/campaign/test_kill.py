@@ -117,7 +117,7 @@ class Killing:
         pid = self.drivers.start(**self.order())
         deadline = time.monotonic() + GROWTH_S
         while self.position < before + growth and time.monotonic() < deadline:
-            time.sleep(0.003)
+            time.sleep(0.005)
         time.sleep(self.moments.uniform(0, 0.03))
         os.kill(pid, signal.SIGKILL)
         return self.drivers.wait(pid)
@@ -237,6 +237,41 @@ def nothing_repeated(store: Store) -> None:
 def numbered(ids: Any, letter: str, first: int) -> None:
     """The ids count from `first` without a gap."""
     assert sorted(ids) == [f"{letter}{number:04d}" for number in range(first, first + len(ids))]
+
+
+@pytest.mark.soak
+@pytest.mark.timing
+def test_with_real_audits_kills_lose_and_repeat_nothing_and_leave_no_process(killing: Killing) -> None:
+    # given a search on this machine whose driver is killed five times, wherever it then is
+    killing.policy = {"audits": 4}
+    moments = random.Random(5)
+    for _ in range(5):
+        pid = killing.drivers.start(**killing.order(), real=True)
+        time.sleep(moments.uniform(1, 8))
+        under_way = descendants(pid)
+        os.kill(pid, signal.SIGKILL)
+        assert killing.drivers.wait(pid) == KILLED
+        gone(under_way)
+        killing._note_head()
+    assert killing.drivers.wait(killing.drivers.start(**killing.order(), real=True)) == 0
+    # then the log is whole and nothing was recorded twice
+    nothing_lost(killing)
+    nothing_repeated(killing.store)
+    assert len(events_of(killing.store, "toy", AuditCompleted)) == 1 + 4
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below one, at this moment."""
+    below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [process for child in map(int, below) for process in (child, *descendants(child))]
+
+
+def gone(processes: list[int]) -> None:
+    """All of them end within five seconds."""
+    deadline = time.monotonic() + 5
+    while any(Path(f"/proc/{process}").exists() for process in processes):
+        assert time.monotonic() < deadline, processes
+        time.sleep(0.02)
 
 
 # --- SIGTERM and Ctrl-C --------------------------------------------------------------------------------------------
