@@ -17,7 +17,8 @@ SMALL = BUILDS.SMALL_CHECKS
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return BUILDS.build(OPERATOR.root_sources(), tmp_path_factory.mktemp("root"), "-O3")
+    library: ctypes.CDLL = BUILDS.build(OPERATOR.root_sources(), tmp_path_factory.mktemp("root"), "-O3")
+    return library
 
 
 def test_every_declared_region_stands_in_the_root() -> None:
