@@ -17,6 +17,9 @@ from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT, Blocks
 
 LEAST_DELTA_RATIO = 0.005
 MOST_DELTA_RATIO = 0.008
+NOISY_DELTAS = 4.0
+"""On a machine too noisy for MOST_DELTA_RATIO only a gain of more than so many margins counts: twelve standard
+errors beyond what alpha asks for. It is stricter than the quiet rule, and it lets a threefold gain through."""
 STANDARD_ERRORS_IN_DELTA = 3.0
 LIMIT_ALPHA = 0.025
 BOOTSTRAP_ALPHA = 0.025
@@ -68,8 +71,10 @@ def standard_error(blocks: Blocks, weights: Mapping[str, float]) -> float:
 
 
 def needs_more_groups(blocks: Blocks, weights: Mapping[str, float]) -> bool:
-    """Whether the margin of a confirmation is still too wide to decide with."""
-    return STANDARD_ERRORS_IN_DELTA * standard_error(blocks, weights) > MOST_DELTA_RATIO
+    """Whether the margin of a confirmation is still too wide to decide with, and the gain not far beyond it."""
+    mean, error = _mean_and_error(group_log_ratios(blocks, weights, CANDIDATE, INCUMBENT))
+    margin = STANDARD_ERRORS_IN_DELTA * error
+    return margin > MOST_DELTA_RATIO and not mean < -(NOISY_DELTAS + 3) * margin
 
 
 def screen(blocks: Blocks, weights: Mapping[str, float]) -> bool:
@@ -115,7 +120,7 @@ def decide(
 
 
 def _performance(ratio: float, upper: float, delta: float, bounds: tuple[LimitBound, ...]) -> Performance:
-    if delta > MOST_DELTA_RATIO:
+    if delta > MOST_DELTA_RATIO and upper >= 1 - NOISY_DELTAS * delta:
         return Performance.UNDECIDED
     if not all(bound.kept for bound in bounds):
         return Performance.OVER_LIMIT

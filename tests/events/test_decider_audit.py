@@ -147,7 +147,7 @@ REFUSED_WINS: dict[str, tuple[dict[str, Any], str]] = {
     "delta below half a percent": ({"delta_ratio": 0.004}, "delta is below"),
     "delta below three errors": ({"standard_error_ratio": 0.0025}, "delta is below"),
     "too noisy": ({"delta_ratio": 0.009}, "too noisy"),
-    "bound not below the margin": ({"ratio": 0.99, "upper_bound_ratio": 0.995}, "not below 1 - delta"),
+    "bound not below the margin": ({"ratio": 0.99, "upper_bound_ratio": 0.995}, "the upper bound is not below"),
     "bound below the estimate": ({"ratio": 0.99}, "not below its estimate"),
     "a limit not kept": ({"limits": limits(1.05, 1.15)}, "over the limit on prefill"),
     "a limit not measured": ({"limits": limits()[:1]}, "every workload is measured once"),
@@ -167,6 +167,16 @@ def test_a_promotion_rests_on_its_inequalities(name: str) -> None:
     changes, rule = REFUSED_WINS[name]
     audit = audited("i0001", "a0001", Performance.PROMOTABLE, measured(1, **changes))
     two_in_flight().when(decider.complete_audit, audit).then_refused(rule)
+
+
+def test_on_a_noisy_machine_only_a_gain_of_more_than_four_margins_counts() -> None:
+    # given: a confirmation whose delta, 3 %, is too wide for the quiet rule
+    noisy = {"ratio": 0.8, "delta_ratio": 0.03, "standard_error_ratio": 0.01}
+    enough = audited("i0001", "a0001", Performance.PROMOTABLE, measured(1, upper_bound_ratio=0.87, **noisy))
+    short = audited("i0001", "a0001", Performance.PROMOTABLE, measured(1, upper_bound_ratio=0.89, **noisy))
+    # when / then
+    two_in_flight().when(decider.complete_audit, enough).then_types(AuditCompleted, ImplementationPromoted)
+    two_in_flight().when(decider.complete_audit, short).then_refused("too noisy to decide")
 
 
 def test_the_margin_may_lie_at_its_bounds() -> None:
