@@ -144,6 +144,8 @@ def _reactivated(state: State, best: Implementation, desk: Desk) -> Iterator[Eve
     """Bring back archived changes of one path that can be merged with the new best."""
     for name in state.archive:
         node = state.implementations[name]
+        if node.archived_at > best.promoted_at:  # archived in this best's time: only a later one brings it back
+            continue
         if node.scope == "joint" or not node.verified or evidence.merged_before(state, name):
             continue
         gain = mergeable_gain(state, node, desk)

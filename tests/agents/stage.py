@@ -10,6 +10,7 @@ from kernelbraid.agents.graph import Crew
 from kernelbraid.agents.search import catalogue_strategies
 from kernelbraid.agents.strategy import Desk
 from kernelbraid.events.event import Decision, Event
+from kernelbraid.events.search import ActionProposed
 from kernelbraid.events.state import Implementation, State
 from kernelbraid.events.store import Store
 from kernelbraid.events.values import ROOT, Policy
@@ -118,6 +119,15 @@ class Stage:
     def plan(self) -> list[Event]:
         """The planner's next decision."""
         return self.commit(lambda state: planner.plan(state, self.desk))
+
+    def begin(self) -> str:
+        """The implementation of the planner's next action, submitted."""
+        while not (planned := [event for event in self.plan() if isinstance(event, ActionProposed)]):
+            pass
+        self.edit(planned[0].action)
+        implementation = self.state.actions[planned[0].action].implementation
+        assert implementation is not None
+        return implementation
 
     def edit(self, action: str) -> list[Event]:
         """The editor's decision on an action."""

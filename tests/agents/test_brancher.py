@@ -127,6 +127,31 @@ def test_a_gain_too_small_to_promote_is_archived_reactivated_by_the_next_best_an
     assert stage.tried()[-1] == ("joint_step", "decode_step")
 
 
+def test_what_was_archived_after_a_promotion_is_not_brought_back_by_it(store: Store) -> None:
+    # given a decode step kept for its follow-up, which is audited beside a joint step
+    stage = Stage(
+        store,
+        mechanism("decode_step", 1.0, "decode"),
+        mechanism("decode_more", 9.0, "decode", requires=("decode_step",)),
+        mechanism("joint_step", 1.05),
+        gains={"decode_step": 1.022, "joint_step": 1.5},
+        parallel=2,
+    )
+    stage.plan()
+    decode, joint = stage.begin(), stage.begin()
+    stage.audit(decode)
+    stage.judge(decode)
+    more = stage.begin()
+    # when the joint step is promoted, and the follow-up judged first, which archives the decode step
+    stage.audit(joint)
+    stage.audit(more)
+    stage.judge(more)
+    assert decode in stage.state.archive
+    # then the promotion, which is older, does not reactivate it
+    assert [type(event) for event in stage.judge(joint)] == [BranchContinued, BranchArchived]
+    assert decode in stage.state.archive
+
+
 def test_a_direction_that_brought_nothing_on_two_parents_is_abandoned(store: Store) -> None:
     stage = Stage(
         store,

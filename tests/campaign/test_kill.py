@@ -262,7 +262,10 @@ def test_with_real_audits_kills_lose_and_repeat_nothing_and_leave_no_process(kil
 
 def descendants(pid: int) -> list[int]:
     """The processes below one, at this moment."""
-    below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    try:
+        below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:
+        return []
     return [process for child in map(int, below) for process in (child, *descendants(child))]
 
 
