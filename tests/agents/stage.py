@@ -6,7 +6,7 @@ from typing import Any
 
 from kernelbraid.agents import auditor, brancher, editor, planner, search
 from kernelbraid.agents.campaign import Campaign
-from kernelbraid.agents.graph import Crew
+from kernelbraid.agents.crew import Crew
 from kernelbraid.agents.search import catalogue_strategies
 from kernelbraid.agents.strategy import Desk
 from kernelbraid.events.event import Decision, Event

@@ -20,6 +20,7 @@ def test_run_ends_with_table_reason_path_and_three_commands(tmp_path: Path) -> N
         assert word in result.stdout
     commands = result.stdout.split("next:\n")[1].splitlines()
     assert [line.split()[:2] for line in commands] == [["kernelbraid", word] for word in ("show", "replay", "fork")]
+    assert all(line.endswith(f"--store sqlite:///{tmp_path}/kernelbraid.db") for line in commands)
     assert result.exit_code == 0
     assert sum("verified" in line for line in result.stderr.splitlines()) >= 3
 
