@@ -21,7 +21,7 @@ from kernelbraid.ops.report.best import write_best
 from kernelbraid.ops.report.outcome import outcome
 from kernelbraid.ops.signals import Interruption
 from kernelbraid.ops.terminal import console, emit, is_terminal, tell
-from kernelbraid.ops.wiring import store_folder
+from kernelbraid.ops.wiring import from_here, store_folder, store_words
 from kernelbraid.projections.performance import PERFORMANCE, performance_table
 from kernelbraid.projections.projection import STATE, rebuild
 from kernelbraid.projections.summary import CampaignSummary
@@ -81,7 +81,7 @@ def _conclude(store: Store, summary: CampaignSummary, json: bool) -> None:
         return
     folded = rebuild(store.read(summary.campaign), STATE, PERFORMANCE)
     terminal = console(sys.stdout)
-    for part in outcome(summary, performance_table(folded[STATE], folded[PERFORMANCE]), sources):
+    for part in outcome(summary, performance_table(folded[STATE], folded[PERFORMANCE]), sources, store_words(store)):
         terminal.print(part)
 
 
@@ -92,4 +92,4 @@ def _keep_best(store: Store, summary: CampaignSummary) -> Path | None:
         return None
     into = folder / "best" / summary.campaign / summary.best.implementation
     write_best(store, summary.campaign, into)
-    return into
+    return from_here(into)

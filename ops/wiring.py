@@ -102,6 +102,22 @@ def campaign_row(store: Store, name: str) -> CampaignRow:
     raise NotFound(f"there is no campaign {name} in {store.url}; there are: {known}")
 
 
+def store_words(store: Store) -> str:
+    """The --store option that finds this store again from here; nothing where it is found without."""
+    folder = store_folder(store)
+    if folder is None:
+        return ""
+    path = folder / Path(store.url).name
+    usual = os.environ.get(STORE_VARIABLE) or DEFAULT_URL
+    found = Path(usual.removeprefix("sqlite:///")).resolve() == path
+    return "" if found else f" --store sqlite:///{from_here(path)}"
+
+
+def from_here(path: Path) -> Path:
+    """The path as seen from the working folder, if it is in there."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 def store_folder(store: Store) -> Path | None:
     """The folder that holds the store's file; None for a store in memory."""
     path = store.url.removeprefix("sqlite:///")

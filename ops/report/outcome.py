@@ -49,24 +49,26 @@ def _agreement(agreement: Agreement | None) -> str:
     return "bit for bit" if agreement.held else "DIFFERS"
 
 
-def outcome(summary: CampaignSummary, view: PerformanceTable | None, sources: Path | None) -> Iterator[RenderableType]:
+def outcome(
+    summary: CampaignSummary, view: PerformanceTable | None, sources: Path | None, store_words: str
+) -> Iterator[RenderableType]:
     """Everything `run` says at its end, part by part."""
     if view is not None:
         yield workload_table(view)
         if view.agreement is not None:
             yield Text(f"agreement: decode and full-sequence rows compared in {view.agreement.cases} cases")
         yield baseline_table(view)
-    yield Text("\n".join(_ending(summary, sources)))
+    yield Text("\n".join(_ending(summary, sources, store_words)))
 
 
-def _ending(summary: CampaignSummary, sources: Path | None) -> Iterator[str]:
+def _ending(summary: CampaignSummary, sources: Path | None, store_words: str) -> Iterator[str]:
     yield standing_line(summary)
     if summary.best is not None:
         yield f"best: {summary.best.implementation}, {times(summary.best.speedup_ratio)} of the root"
     if sources is not None:
         yield f"best sources: {sources}"
     yield "next:"
-    yield from (f"  {command}" for command in next_commands(summary))
+    yield from (f"  {command}{store_words}" for command in next_commands(summary))
 
 
 def standing_line(summary: CampaignSummary) -> str:
