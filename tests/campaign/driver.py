@@ -6,6 +6,7 @@ Run as a module; reads one JSON object a line from standard input and answers wi
 """
 
 import hashlib
+import importlib
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import sys
 import traceback
 from typing import Any
 
-from kernelbraid.agents import graph, search
+from kernelbraid.agents import search
 from kernelbraid.events.errors import DriverPresent
 from kernelbraid.events.event import Decision, Recorded
 from kernelbraid.events.store import Store, open_store
@@ -101,7 +102,7 @@ def begin(order: dict[str, Any]) -> int:
 
 def main() -> None:
     """Obey, line by line; what drivers would import or load is there before the first is forked."""
-    assert graph.build_round
+    importlib.import_module("kernelbraid.agents.graph")
     open_store(":memory:").close()
     load_catalogue(load_operator(toy.TOY), "cpu")
     for line in sys.stdin:
