@@ -38,7 +38,9 @@ def drive(crew: Crew, pause_requested: PauseRequested = never) -> None:
             return
         before = crew.campaign.position
         run_round()
-        if crew.campaign.read(lambda state: state.position) == before:
+        stands_still = crew.campaign.read(lambda state: state.position) == before
+        # The clock may have run out between the look at the stop rules and the round, which then did nothing.
+        if stands_still and not _ended(crew, None):
             raise NoProgress(
                 f"{crew.campaign.name} stands still at position {before} with work due: check its strategies"
             )

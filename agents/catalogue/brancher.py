@@ -15,9 +15,6 @@ from kernelbraid.events.search import OpportunityRaised
 from kernelbraid.events.state import Implementation, State
 from kernelbraid.kernels.operators.catalogue import Mechanism
 
-LEAST_PATH_GAIN_RATIO = 1.02
-"""What a path must gain for a change to it to be kept for a merge: above the noise between two sessions."""
-
 
 class CatalogueBrancher:
     """The brancher of a catalogue campaign."""
@@ -99,7 +96,7 @@ def mergeable_gain(state: State, implementation: Implementation, desk: Desk) -> 
     if implementation.scope == "joint" or not beside or not extra or not composes(desk, best.mechanisms, extra):
         return None
     gain = path_gain_ratio(state, implementation)
-    return gain if gain is not None and gain >= LEAST_PATH_GAIN_RATIO else None
+    return gain if gain is not None and gain >= evidence.LEAST_GAIN_RATIO else None
 
 
 def _set_aside(state: State, implementation: Implementation) -> Events:

@@ -6,6 +6,10 @@ from kernelbraid.events.state import Action, Implementation, State
 from kernelbraid.events.values import Latency, Performance, Specification
 from kernelbraid.kernels.operators.catalogue import Facts, Mechanism, Scope
 
+LEAST_GAIN_RATIO = 1.02
+"""Below this a difference between two sessions, which were not timed side by side, is noise."""
+UNDECIDED_TRIES = 2
+
 
 def facts(state: State, implementation: Implementation) -> Facts:
     """What is known of a verified parent, as a mechanism wants to be told."""
@@ -93,7 +97,26 @@ def _brought_something(state: State, action: Action) -> bool:
     tried = state.implementations[action.implementation]
     if tried.promoted or tried.standing in ("frontier", "dropped") or tried.performance is Performance.PROMOTABLE:
         return True
-    return tried.verified and (_merge_promoted(state, tried) or _follow_up_untried(state, tried))
+    if not tried.verified:
+        return False
+    told_nothing = _overtaken(state, tried) or _undecided_once(state, tried)
+    return told_nothing or _merge_promoted(state, tried) or _follow_up_untried(state, tried)
+
+
+def _overtaken(state: State, tried: Implementation) -> bool:
+    """Whether it gained on its own parent and lost only to a best that another branch had moved meanwhile."""
+    if tried.measurement is None or tried.measurement.incumbent in tried.parents or len(tried.parents) != 1:
+        return False
+    parent = state.implementations[tried.parents[0]]
+    return parent.verified and objective(state, parent) >= objective(state, tried) * LEAST_GAIN_RATIO
+
+
+def _undecided_once(state: State, tried: Implementation) -> bool:
+    """Whether noise alone kept a promising step from being decided; it is tried once more, not forever."""
+    if tried.performance is not Performance.UNDECIDED or tried.measurement is None:
+        return False
+    same = sum(action.parents == tried.parents for action in tries(state, tried.mechanisms[-1]))
+    return same < UNDECIDED_TRIES and tried.measurement.ratio * LEAST_GAIN_RATIO <= 1
 
 
 def _merge_promoted(state: State, tried: Implementation) -> bool:
