@@ -243,11 +243,11 @@ def numbered(ids: Any, letter: str, first: int) -> None:
 @pytest.mark.timing
 def test_with_real_audits_kills_lose_and_repeat_nothing_and_leave_no_process(killing: Killing) -> None:
     # given a search on this machine whose driver is killed five times, wherever it then is
-    killing.policy = {"audits": 4}
+    killing.policy = {"audits": 8}
     moments = random.Random(5)
     for _ in range(5):
         pid = killing.drivers.start(**killing.order(), real=True)
-        time.sleep(moments.uniform(1, 8))
+        time.sleep(moments.uniform(1, 6))
         under_way = descendants(pid)
         os.kill(pid, signal.SIGKILL)
         assert killing.drivers.wait(pid) == KILLED
@@ -257,7 +257,7 @@ def test_with_real_audits_kills_lose_and_repeat_nothing_and_leave_no_process(kil
     # then the log is whole and nothing was recorded twice
     nothing_lost(killing)
     nothing_repeated(killing.store)
-    assert len(events_of(killing.store, "toy", AuditCompleted)) == 1 + 4
+    assert len(events_of(killing.store, "toy", AuditCompleted)) == 1 + 8
 
 
 def descendants(pid: int) -> list[int]:
