@@ -116,7 +116,7 @@ def _abandoned(state: State, implementation: Implementation) -> Events:
     """Give a direction up once it was falsified on two different parents."""
     name = implementation.mechanisms[-1]
     parents = {item.id for item in evidence.falsified_on(state, name)} | set(implementation.parents)
-    if len(parents) < 2 or len(implementation.parents) != 1:
+    if len(parents) < 2 or len(implementation.parents) != 1 or evidence.overtaken(state, implementation):
         return ()
     members = [
         member

@@ -99,11 +99,11 @@ def _brought_something(state: State, action: Action) -> bool:
         return True
     if not tried.verified:
         return False
-    told_nothing = _overtaken(state, tried) or _undecided_once(state, tried)
+    told_nothing = overtaken(state, tried) or _undecided_once(state, tried)
     return told_nothing or _merge_promoted(state, tried) or _follow_up_untried(state, tried)
 
 
-def _overtaken(state: State, tried: Implementation) -> bool:
+def overtaken(state: State, tried: Implementation) -> bool:
     """Whether it gained on its own parent and lost only to a best that another branch had moved meanwhile."""
     if tried.measurement is None or tried.measurement.incumbent in tried.parents or len(tried.parents) != 1:
         return False

@@ -345,3 +345,34 @@ def test_a_step_that_won_by_a_merge_is_taken_up_again_by_a_best_of_another_line(
         "decode_step",
         "joint_step",
     }
+
+
+def test_a_winner_that_another_winner_beat_in_the_same_round_is_tried_on_that_one(store: Store) -> None:
+    # given two steps that both gain on the root, of which the smaller is measured when the larger is the best already
+    stage = Stage(
+        store, mechanism("large", 1.5), mechanism("small", 1.2), gains={"large": 1.5, "small": 1.2}, parallel=2
+    )
+    stage.plan()
+    large, small = stage.begin(), stage.begin()
+    for implementation in (large, small):
+        stage.audit(implementation)
+        stage.judge(implementation)
+    measurement = stage.state.implementations[small].measurement
+    assert measurement is not None
+    assert measurement.ratio > 1.2
+    # then nothing is falsified: it is tried again on the new best, and wins there
+    assert evidence.falsified_on(stage.state, "small") == []
+    stage.step()
+    assert stage.state.implementations[stage.state.best or ""].mechanisms == ("large", "small")
+    assert stage.plan() == []
+
+
+def test_a_loser_on_its_parent_stays_falsified_whatever_it_was_measured_against(store: Store) -> None:
+    stage = Stage(store, mechanism("large", 1.5), mechanism("none", 1.2), gains={"large": 1.5}, parallel=2)
+    stage.plan()
+    large, nothing = stage.begin(), stage.begin()
+    for implementation in (large, nothing):
+        stage.audit(implementation)
+        stage.judge(implementation)
+    assert [node.id for node in evidence.falsified_on(stage.state, "none")] == [ROOT]
+    assert stage.plan() == []
