@@ -55,7 +55,7 @@ Events = tuple[Event, ...]
 
 SMALLEST_DELTA_RATIO = 0.005
 LARGEST_DELTA_RATIO = 0.008
-NOISY_DELTAS = 4.0
+NOISY_DELTAS = 2.0
 """A wider delta than the largest is too noisy to decide with, unless the gain exceeds so many of it."""
 INFRASTRUCTURE_RETRIES = 1
 

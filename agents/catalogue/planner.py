@@ -40,12 +40,11 @@ class CataloguePlanner:
 
     def choose(self, state: State, desk: Desk) -> Events:
         """The pending opportunity that promises most, on the parent where it promises that."""
-        ranked = [(value(state, state.opportunities[name], desk), name) for name in state.pending]
-        if not ranked:
+        if not state.pending:
             return ()
-        best_value = max(worth for worth, _ in ranked)
-        chosen = next(name for worth, name in ranked if worth == best_value)
-        return decider.propose_action(state, _action(state, state.opportunities[chosen], desk))
+        waiting = [state.opportunities[name] for name in state.pending]
+        chosen = max(waiting, key=lambda opportunity: _rank(state, opportunity, desk))
+        return decider.propose_action(state, _action(state, chosen, desk))
 
 
 # --- what to raise and withdraw ------------------------------------------------------------------------------------
@@ -168,6 +167,15 @@ def _reached(state: State, scope: str) -> tuple[str, ...]:
 
 
 # --- what to try next ----------------------------------------------------------------------------------------------
+
+
+def _rank(state: State, opportunity: Opportunity, desk: Desk) -> tuple[bool, float]:
+    """A promising change of the path that the best's last change left alone goes first, to be merged with it."""
+    worth = value(state, opportunity, desk)
+    pairs = (
+        len(opportunity.parents) == 1 and _sibling_parent(state, desk.by_name[opportunity.mechanisms[0]]) is not None
+    )
+    return pairs and worth >= math.log(evidence.LEAST_GAIN_RATIO), worth
 
 
 def value(state: State, opportunity: Opportunity, desk: Desk) -> float:

@@ -96,9 +96,9 @@ class CheckResult:
 class Blocks:
     """Every sample of one timing session, in nanoseconds a message, with the floor beside it.
 
-    A group is one set of fresh processes. In a block each workload is timed in a palindrome of the paired arms
+    A group is one set of fresh processes. In a block each workload is timed in palindromes of the paired arms
     (ABBA or BAAB with two), so `samples_ns[arm]` is uint32 [groups, blocks, workloads, samples] with two samples
-    for a paired arm and one for an arm outside the pair, which may have fewer blocks.
+    a palindrome for a paired arm and one for an arm outside the pair, which may have fewer blocks.
     """
 
     workloads: tuple[str, ...]

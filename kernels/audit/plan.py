@@ -14,6 +14,8 @@ class Plan:
 
     groups: int
     blocks: int
+    palindromes: int = 2
+    """In a block each workload is timed in so many palindromes, one after the other."""
     paired: tuple[str, ...] = (INCUMBENT, CANDIDATE)
     beside: tuple[str, ...] = ()
     beside_blocks: int = 0
@@ -22,7 +24,7 @@ class Plan:
 
     def paced(self, pass_s: float) -> "Plan":
         """Fewer blocks a group when one pass of one arm over all workloads takes long: `pass_s` seconds."""
-        blocks = max(1, min(self.blocks, round(GROUP_S / (2 * len(self.paired) * pass_s))))
+        blocks = max(1, min(self.blocks, round(GROUP_S / (2 * self.palindromes * len(self.paired) * pass_s))))
         return replace(self, blocks=blocks, beside_blocks=min(self.beside_blocks, blocks))
 
     @property
@@ -36,13 +38,13 @@ class Plan:
 
     def samples_of(self, arm: str) -> int:
         """Samples of one arm in a block."""
-        return 2 if arm in self.paired else 1
+        return 2 * self.palindromes if arm in self.paired else 1
 
 
-SCREEN = Plan(groups=3, blocks=2)
-CONFIRMATION = Plan(groups=8, blocks=3, beside=(ROOT,), beside_blocks=2, most_groups=16)
+SCREEN = Plan(groups=3, blocks=1)
+CONFIRMATION = Plan(groups=8, blocks=2, beside=(ROOT,), beside_blocks=1, most_groups=16)
 
 
 def qualification(baselines: tuple[str, ...]) -> Plan:
     """The root beside its baselines, all of them paired."""
-    return Plan(groups=4, blocks=2, paired=(ROOT, *baselines))
+    return Plan(groups=4, blocks=1, palindromes=1, paired=(ROOT, *baselines))

@@ -17,9 +17,9 @@ from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT, Blocks
 
 LEAST_DELTA_RATIO = 0.005
 MOST_DELTA_RATIO = 0.008
-NOISY_DELTAS = 4.0
-"""On a machine too noisy for MOST_DELTA_RATIO only a gain of more than so many margins counts: twelve standard
-errors beyond what alpha asks for. It is stricter than the quiet rule, and it lets a threefold gain through."""
+NOISY_DELTAS = 2.0
+"""On a machine too noisy for MOST_DELTA_RATIO only a gain of more than so many margins counts: six standard errors
+beyond what alpha asks for. It is stricter than the quiet rule, and it lets a threefold gain through."""
 STANDARD_ERRORS_IN_DELTA = 3.0
 LIMIT_ALPHA = 0.025
 BOOTSTRAP_ALPHA = 0.025
@@ -71,10 +71,13 @@ def standard_error(blocks: Blocks, weights: Mapping[str, float]) -> float:
 
 
 def needs_more_groups(blocks: Blocks, weights: Mapping[str, float]) -> bool:
-    """Whether the margin of a confirmation is still too wide to decide with, and the gain not far beyond it."""
+    """Whether the margin of a confirmation is too wide to decide with, and more groups could still tell.
+
+    They could not where the gain is far beyond the margin already, or where there is none to confirm.
+    """
     mean, error = _mean_and_error(group_log_ratios(blocks, weights, CANDIDATE, INCUMBENT))
     margin = STANDARD_ERRORS_IN_DELTA * error
-    return margin > MOST_DELTA_RATIO and not mean < -(NOISY_DELTAS + 3) * margin
+    return margin > MOST_DELTA_RATIO and -(NOISY_DELTAS + 2.5) * margin < mean < math.log(1 - LEAST_DELTA_RATIO)
 
 
 def screen(blocks: Blocks, weights: Mapping[str, float]) -> bool:
@@ -120,11 +123,12 @@ def decide(
 
 
 def _performance(ratio: float, upper: float, delta: float, bounds: tuple[LimitBound, ...]) -> Performance:
-    if delta > MOST_DELTA_RATIO and upper >= 1 - NOISY_DELTAS * delta:
+    noisy = delta > MOST_DELTA_RATIO and upper >= 1 - NOISY_DELTAS * delta
+    if noisy and ratio < 1 - LEAST_DELTA_RATIO:
         return Performance.UNDECIDED
     if not all(bound.kept for bound in bounds):
         return Performance.OVER_LIMIT
-    if upper < 1 - delta:
+    if upper < 1 - delta and not noisy:
         return Performance.PROMOTABLE
     return Performance.UNDECIDED if ratio < 1 - delta else Performance.NO_GAIN
 
@@ -146,15 +150,19 @@ def group_log_ratios(
 def workload_log_ratios(blocks: Blocks, numerator: str, denominator: str) -> NDArray[np.float64]:
     """[groups, workloads]: the median over a group's blocks of the block's paired log ratio.
 
-    Of an arm's two samples in a block the lower one counts: whatever disturbs a sample makes it longer. Where an arm
-    has one sample a block, the lowest over its blocks counts, against as many of the other's beside which it was timed.
+    Of an arm's samples in a block the lower half counts: whatever disturbs a sample makes it longer. An arm outside
+    the pair has fewer samples; against it the medians of both arms over the group count, which favours neither.
     """
     above, below = (np.log(blocks.latencies_ns(arm)) for arm in (numerator, denominator))
-    block_count, sample_count = (min(above.shape[axis], below.shape[axis]) for axis in (1, 3))
-    above, below = (samples[:, :block_count, :, :sample_count] for samples in (above, below))
-    if sample_count == 1:
-        return np.asarray(above.min(axis=(1, 3)) - below.min(axis=(1, 3)))
-    return np.asarray(np.median(above.min(axis=3) - below.min(axis=3), axis=1))
+    if above.shape != below.shape:
+        return np.asarray(np.median(above, axis=(1, 3)) - np.median(below, axis=(1, 3)))
+    return np.asarray(np.median(_lower_half(above) - _lower_half(below), axis=1))
+
+
+def _lower_half(samples: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[groups, blocks, workloads]: the mean of the lower half of the samples."""
+    count = max(1, samples.shape[3] // 2)
+    return np.asarray(np.sort(samples, axis=3)[..., :count].mean(axis=3))
 
 
 def limit_bounds(blocks: Blocks, limits: Mapping[str, float]) -> tuple[LimitBound, ...]:

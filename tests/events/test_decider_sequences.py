@@ -377,7 +377,9 @@ class Recount:
             and alpha is not None
             and alpha <= 0.05 / (k * (k + 1)) + 1e-12
             and max(0.005, 3 * found.standard_error_ratio) <= found.delta_ratio + 1e-9
-            and found.ratio <= found.upper_bound_ratio < 1 - found.delta_ratio * (1 if found.delta_ratio < 0.0081 else 4)
+            and found.ratio
+            <= found.upper_bound_ratio
+            < 1 - found.delta_ratio * (1 if found.delta_ratio < 0.0081 else 2)
             and {item.workload for item in found.limits} == set(LIMITS)
         )
 
