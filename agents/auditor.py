@@ -28,6 +28,7 @@ from kernelbraid.events.values import (
     Measurement,
     Performance,
     Resource,
+    WorkloadRatio,
 )
 from kernelbraid.kernels.audit import outcome as found
 from kernelbraid.kernels.audit import statistics
@@ -205,6 +206,7 @@ def judge(
         alpha=alpha,
         confirmation=confirmation,
         speedup_ratio=decision.speedup_ratio,
+        by_workload=_by_workload(last),
         objective_s=decision.objective_s[found.CANDIDATE],
         limits=_limit_checks(decision.limits),
         blocks=digests,
@@ -221,8 +223,14 @@ def _screened(blocks: Blocks, weights: Mapping[str, float], incumbent: str, dige
         delta_ratio=statistics.LEAST_DELTA_RATIO,
         standard_error_ratio=screened.standard_error_ratio,
         objective_s=statistics.objective_s(blocks, weights, found.CANDIDATE),
+        by_workload=_by_workload(blocks),
         blocks=digests,
     )
+
+
+def _by_workload(blocks: Blocks) -> tuple[WorkloadRatio, ...]:
+    ratios = statistics.workload_ratios(blocks)
+    return tuple(WorkloadRatio(workload=name, ratio=ratio) for name, ratio in ratios.items())
 
 
 def _limit_checks(bounds: Iterable[statistics.LimitBound]) -> tuple[LimitCheck, ...]:

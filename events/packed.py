@@ -13,13 +13,21 @@ from typing import Any, TypeVar
 import orjson
 
 from kernelbraid.events.event import Value
-from kernelbraid.events.values import Latency, LimitCheck, Measurement, Region, Resource, SourceFile
+from kernelbraid.events.values import Latency, LimitCheck, Measurement, Region, Resource, SourceFile, WorkloadRatio
 
 V = TypeVar("V", bound=Value)
 Row = list[Any]
 """A value's fields in their order, as JSON holds them."""
 
-PACKED_TYPES: tuple[type[Value], ...] = (SourceFile, Region, Latency, LimitCheck, Measurement, Resource)
+PACKED_TYPES: tuple[type[Value], ...] = (
+    SourceFile,
+    Region,
+    Latency,
+    WorkloadRatio,
+    LimitCheck,
+    Measurement,
+    Resource,
+)
 ROWS = {kind: attrgetter(*kind.model_fields) for kind in PACKED_TYPES}
 READ_BYTES_CACHED = 1024
 """How many packed values stay read: a search looks at the same few parents again and again."""
@@ -73,8 +81,12 @@ def findings(packed: bytes) -> Findings:
 
 def _pack(*parts: object) -> bytes:
     # orjson hands out the buffer it grew, often several times what it holds; a copy has the size of its content.
-    # What is left to `default` is a measurement's limits.
-    return bytes(memoryview(orjson.dumps(parts, default=ROWS[LimitCheck])))
+    # What is left to `default` is a measurement's ratios and limits.
+    return bytes(memoryview(orjson.dumps(parts, default=_nested_row)))
+
+
+def _nested_row(value: Value) -> object:
+    return ROWS[type(value)](value)
 
 
 def _rows(kind: type[Value], values: Iterable[Value]) -> list[tuple[object, ...]]:
@@ -87,6 +99,7 @@ def _values(kind: type[V], rows: Iterable[Row]) -> tuple[V, ...]:
 
 def _measurement(row: Row) -> Measurement:
     fields = _fields(Measurement, row)
+    fields["by_workload"] = _values(WorkloadRatio, fields["by_workload"])
     fields["limits"] = _values(LimitCheck, fields["limits"])
     return Measurement.model_validate(fields)
 

@@ -198,6 +198,13 @@ class LimitCheck(Value):
     limit_ratio: float
 
 
+class WorkloadRatio(Value):
+    """One workload's latency over the incumbent's, timed side by side."""
+
+    workload: str
+    ratio: float = Field(gt=0)
+
+
 class Measurement(Value):
     """The summary of a timing decision; the blocks it was computed from are a blob.
 
@@ -215,6 +222,7 @@ class Measurement(Value):
     confirmation: int | None = None
     speedup_ratio: float | None = None
     objective_s: float = Field(gt=0)
+    by_workload: tuple[WorkloadRatio, ...] = ()
     limits: tuple[LimitCheck, ...] = ()
     blocks: tuple[str, ...] = ()
     """Digests of the blobs: the screen's blocks, then the confirmation's."""

@@ -4,6 +4,7 @@ Judged is one verified implementation; what its result says about others (a supe
 that can be merged now, a direction falsified for good) is decided in the same breath.
 """
 
+import math
 from collections.abc import Iterator
 
 from kernelbraid.agents.catalogue import evidence
@@ -13,7 +14,6 @@ from kernelbraid.events import decider
 from kernelbraid.events.event import Event
 from kernelbraid.events.search import OpportunityRaised
 from kernelbraid.events.state import Implementation, State
-from kernelbraid.kernels.operators.catalogue import Mechanism
 
 
 class CatalogueBrancher:
@@ -53,30 +53,20 @@ def _needed(state: State) -> set[str]:
 
 
 def _follow(state: State, implementation: Implementation, desk: Desk) -> Events:
-    """Continue a step that did not win if what it opens promises to beat the best."""
-    ranked = sorted(_openings(state, implementation, desk), key=lambda item: item[0])
-    if not ranked:
+    """Continue a step that did not win if all that it opens promises, together, to beat the best."""
+    best = _best(state)
+    opened = evidence.prospects(state, desk.catalogue, implementation.mechanisms, best.mechanisms)
+    promised = math.exp(sum(evidence.gain(state, item, implementation) for item in opened))
+    gain = promised * evidence.relative(state, best) / evidence.relative(state, implementation)
+    if not opened or gain * (1 - decider.SMALLEST_DELTA_RATIO) <= 1:
         return ()
-    reached_s, mechanism = ranked[0]
-    gain = evidence.objective(state, _best(state)) / reached_s
-    ground = f"{implementation.id} opens {mechanism.name}, which promises {gain:.2f}x over {state.best}"
-    raised: OpportunityRaised = follow_up(state, mechanism, implementation, ground)
+    names = ", ".join(item.name for item in opened)
+    ground = f"{implementation.id} opens {names}, which promises {gain:.2f}x over {best.id}"
+    raised: OpportunityRaised = follow_up(state, opened[0], implementation, ground)
     return (
         *decider.raise_opportunities(state, [raised]),
         *decider.continue_branch(state, implementation.id, raised.opportunity, ground),
     )
-
-
-def _openings(state: State, implementation: Implementation, desk: Desk) -> Iterator[tuple[float, Mechanism]]:
-    best = _best(state)
-    for mechanism in desk.catalogue:
-        if not mechanism.fits(implementation.mechanisms) or mechanism.fits(best.mechanisms):
-            continue
-        if mechanism.name in best.mechanisms or evidence.falsified_on(state, mechanism.name):
-            continue
-        reached = evidence.predicted_s(state, implementation, mechanism.scope, mechanism.expected_gain_ratio)
-        if reached < evidence.objective(state, best) * (1 - decider.SMALLEST_DELTA_RATIO):
-            yield reached, mechanism
 
 
 def _defer(state: State, implementation: Implementation, desk: Desk) -> Events:

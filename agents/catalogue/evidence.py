@@ -1,9 +1,10 @@
 """What the log says about a mechanism on a parent: shares, predictions, falsifications."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kernelbraid.events.state import Action, Implementation, State
-from kernelbraid.events.values import Latency, Performance, Specification
+from kernelbraid.events.values import Latency, Measurement, Performance, Specification
 from kernelbraid.kernels.operators.catalogue import Facts, Mechanism, Scope
 
 LEAST_GAIN_RATIO = 1.02
@@ -44,15 +45,39 @@ def path_seconds(specification: Specification, latencies: Iterable[Latency], sco
     )
 
 
-def objective(state: State, implementation: Implementation) -> float:
-    """The weighted latency of a verified implementation, as last measured, in seconds."""
-    return path_seconds(state.specified(), implementation.latencies, "joint")
+def relative(state: State, implementation: Implementation, scope: Scope = "joint") -> float:
+    """Its weighted latency on a scope's paths over the root's.
+
+    A machine's speed changes between two sessions by more than most steps gain, so latencies of two sessions say
+    nothing about each other. Ratios of arms timed side by side do, multiplied along the incumbents of each session.
+    """
+    ratio, seen = 1.0, set[str]()
+    # After a fork that judges again, an incumbent may have been timed against what was once timed against it.
+    while implementation.measurement is not None and implementation.id not in seen:
+        seen.add(implementation.id)
+        ratio *= _session_ratio(state.specified(), implementation, implementation.measurement, scope)
+        implementation = state.implementations[implementation.measurement.incumbent]
+    return ratio
 
 
-def predicted_s(state: State, parent: Implementation, scope: Scope, gain_ratio: float) -> float:
-    """The objective to expect when the paths in `scope` become `gain_ratio` times faster than the parent's."""
+def _session_ratio(
+    specification: Specification, implementation: Implementation, measurement: Measurement, scope: Scope
+) -> float:
+    ratios = {item.workload: item.ratio for item in measurement.by_workload}
+    if scope == "joint" or not ratios:
+        return measurement.ratio
+    incumbent = (
+        Latency(workload=item.workload, latency_s=item.latency_s / ratios[item.workload])
+        for item in implementation.latencies
+    )
+    after = path_seconds(specification, implementation.latencies, scope)
+    return after / path_seconds(specification, incumbent, scope)
+
+
+def expected_gain(state: State, parent: Implementation, scope: Scope, gain_ratio: float) -> float:
+    """Gain in the parent's objective, as a logarithm, when the paths in `scope` become `gain_ratio` times faster."""
     share = shares(state.specified(), parent.latencies)[scope]
-    return objective(state, parent) * (1 - share * (1 - 1 / gain_ratio))
+    return -math.log(1 - share * (1 - 1 / gain_ratio))
 
 
 def alive(state: State, mechanism: str) -> bool:
@@ -108,7 +133,7 @@ def overtaken(state: State, tried: Implementation) -> bool:
     if tried.measurement is None or tried.measurement.incumbent in tried.parents or len(tried.parents) != 1:
         return False
     parent = state.implementations[tried.parents[0]]
-    return parent.verified and objective(state, parent) >= objective(state, tried) * LEAST_GAIN_RATIO
+    return parent.verified and relative(state, parent) >= relative(state, tried) * LEAST_GAIN_RATIO
 
 
 def _undecided_once(state: State, tried: Implementation) -> bool:
@@ -148,16 +173,35 @@ def merged_before(state: State, name: str) -> bool:
     return any(name in action.parents and len(action.parents) > 1 for action in state.actions.values())
 
 
-def newly_opened(mechanism: Mechanism, parent: Implementation, falsified: Iterable[Implementation]) -> str | None:
-    """The named precondition that this parent meets and no falsified one did, if there is one."""
+def newly_opened(mechanism: Mechanism, applied: Sequence[str], falsified: Iterable[Implementation]) -> str | None:
+    """The named precondition among these mechanisms that no falsified parent met, if there is one."""
     before = {name for item in falsified for name in item.mechanisms}
-    return next((name for name in mechanism.opened_by if name in parent.mechanisms and name not in before), None)
+    return next((name for name in mechanism.opened_by if name in applied and name not in before), None)
 
 
-def opens(catalogue: Iterable[Mechanism], applied: Iterable[str], name: str) -> Iterator[Mechanism]:
-    """The mechanisms that fit once `name` is applied, and did not before."""
-    before = tuple(applied)
-    return (item for item in catalogue if item.fits((*before, name)) and not item.fits(before))
+def prospects(
+    state: State, catalogue: Iterable[Mechanism], applied: Sequence[str], base: Sequence[str]
+) -> list[Mechanism]:
+    """What these mechanisms open beyond a base: what did not fit it, and what was falsified for want of them.
+
+    The most promising by its own expected gain comes first; what promises nothing is left out.
+    """
+    found = (item for item in catalogue if _opened(state, item, applied, base) and item.expected_gain_ratio > 1)
+    return sorted(found, key=lambda item: -item.expected_gain_ratio)
+
+
+def _opened(state: State, mechanism: Mechanism, applied: Sequence[str], base: Sequence[str]) -> bool:
+    if mechanism.name in base or not mechanism.fits(applied):
+        return False
+    falsified = falsified_on(state, mechanism.name)
+    if falsified:
+        return newly_opened(mechanism, applied, falsified) is not None
+    return not mechanism.fits(base)
+
+
+def gain(state: State, mechanism: Mechanism, parent: Implementation) -> float:
+    """The mechanism's expected gain in the objective on this parent, as a logarithm."""
+    return expected_gain(state, parent, mechanism.scope, mechanism.expected_gain_ratio)
 
 
 def extra_mechanisms(implementation: Implementation, base: Implementation) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def withdrawal(state: State, opportunity: Opportunity, desk: Desk) -> str | None
     parent = _parent(state, opportunity, desk)
     if parent is None:
         return f"its preconditions hold neither in {best.id} nor in {', '.join(opportunity.parents)}"
-    if parent.id != best.id and _promise(state, opportunity, parent, desk) <= 0:
+    if parent.id != best.id and value(state, opportunity, desk) <= 0:
         return f"{best.id} is faster than what it could reach on {parent.id}"
     return None
 
@@ -83,7 +83,7 @@ def _reopened(state: State, mechanism: Mechanism, best: Implementation) -> str |
     falsified = evidence.falsified_on(state, mechanism.name)
     if not falsified:
         return ""
-    opened = evidence.newly_opened(mechanism, best, falsified)
+    opened = evidence.newly_opened(mechanism, best.mechanisms, falsified)
     names = ", ".join(item.id for item in falsified)
     return None if opened is None else f"; it brought nothing on {names}, and {opened} opens it once more"
 
@@ -138,7 +138,7 @@ def _merge(state: State, best: Implementation, other: Implementation, extra: tup
         evidence=f"{other.id} made its {other.scope} paths {gain:.2f}x faster than its parent's"
         + ("" if measured else ", as expected; its parent was not measured here"),
         rationale=f"{', '.join(extra)} and what {best.id} has do not touch the same path",
-        expected_gain_ratio=max(1.0, evidence.objective(state, best) / _merged_s(state, best, other, gain)),
+        expected_gain_ratio=max(1.0, math.exp(evidence.expected_gain(state, best, other.scope, gain))),
     )
 
 
@@ -147,18 +147,13 @@ def path_gain_ratio(state: State, implementation: Implementation) -> float | Non
     parent = state.implementations[implementation.parents[0]]
     if not parent.verified:
         return None
-    specification, scope = state.specified(), implementation.scope
-    before = evidence.path_seconds(specification, parent.latencies, scope)
-    return before / evidence.path_seconds(specification, implementation.latencies, scope)
+    scope = implementation.scope
+    return evidence.relative(state, parent, scope) / evidence.relative(state, implementation, scope)
 
 
 def _promised(state: State, implementation: Implementation) -> float:
     assert implementation.action is not None
     return state.opportunities[state.actions[implementation.action].opportunity].expected_gain_ratio
-
-
-def _merged_s(state: State, best: Implementation, other: Implementation, gain: float) -> float:
-    return evidence.predicted_s(state, best, other.scope, gain)
 
 
 def _reached(state: State, scope: str) -> tuple[str, ...]:
@@ -179,38 +174,34 @@ def _rank(state: State, opportunity: Opportunity, desk: Desk) -> tuple[bool, flo
 
 
 def value(state: State, opportunity: Opportunity, desk: Desk) -> float:
-    """Expected gain in the objective against the best, as a logarithm; look-ahead gains count by the audit."""
+    """Expected gain in the objective against the best, as a logarithm; a look ahead counts by the audit."""
     if len(opportunity.parents) > 1:
         return math.log(opportunity.expected_gain_ratio)
     parent = _parent(state, opportunity, desk)
     if parent is None:
         return -math.inf
-    alone = _promise(state, opportunity, parent, desk)
     mechanism = desk.by_name[opportunity.mechanisms[0]]
-    opened = [alone + _promise_of(state, item, parent) for item in _worth_opening(state, mechanism, parent, desk)]
-    return max([alone, *(both / 2 for both in opened)])
+    behind = math.log(evidence.relative(state, _best(state)) / evidence.relative(state, parent))
+    steps = [mechanism, *_ahead(state, mechanism, parent, desk)]
+    gains = [evidence.gain(state, step, parent) for step in steps]
+    return max((behind + sum(gains[:count])) / count for count in range(1, len(gains) + 1))
 
 
-def _worth_opening(state: State, mechanism: Mechanism, parent: Implementation, desk: Desk) -> Iterator[Mechanism]:
-    for item in evidence.opens(desk.catalogue, parent.mechanisms, mechanism.name):
-        if not evidence.falsified_on(state, item.name):
-            yield item
-
-
-def _promise(state: State, opportunity: Opportunity, parent: Implementation, desk: Desk) -> float:
-    reached = evidence.predicted_s(state, parent, opportunity.scope, opportunity.expected_gain_ratio)
-    return math.log(evidence.objective(state, _best(state)) / reached)
-
-
-def _promise_of(state: State, mechanism: Mechanism, parent: Implementation) -> float:
-    share = evidence.shares(state.specified(), parent.latencies)[mechanism.scope]
-    return -math.log(1 - share * (1 - 1 / mechanism.expected_gain_ratio))
+def _ahead(state: State, mechanism: Mechanism, parent: Implementation, desk: Desk) -> list[Mechanism]:
+    """What the mechanism opens on this parent, and what the parent's own branch has opened besides."""
+    applied, base = (*parent.mechanisms, mechanism.name), parent.mechanisms
+    if parent.id != state.best:
+        base = _best(state).mechanisms
+    found = evidence.prospects(state, desk.catalogue, applied, base)
+    return [item for item in found if item.name != mechanism.name]
 
 
 def _parent(state: State, opportunity: Opportunity, desk: Desk) -> Implementation | None:
-    """The best where the mechanism fits it, else the first of its own parents that it fits."""
+    """Its own parent, or the best where that descends from it: a branch's follow-up stays on its branch."""
     mechanism = desk.by_name[opportunity.mechanisms[0]]
-    candidates = [_best(state), *(state.implementations[name] for name in opportunity.parents)]
+    candidates = [state.implementations[opportunity.parents[0]]]
+    if opportunity.parents[0] in state.ancestors(_best(state).id):
+        candidates.insert(0, _best(state))
     fitting = (item for item in candidates if item.verified and mechanism.fits(item.mechanisms))
     return next(fitting, None)
 

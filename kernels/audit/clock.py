@@ -280,11 +280,11 @@ class Session:
         tries = MOST_TRIES if self.pace.messages_ns[index] < COLD_NS else 1
         for _ in range(tries):
             elapsed = self._message(arm, runner, index)
-            waited_ns = elapsed.wall_ns - elapsed.used_ns
+            waited_ns = max(0, elapsed.wall_ns - elapsed.used_ns)
             if waited_ns < WAITED_NS or not self.launcher.sandbox.box:
                 self._waits_ns.append(waited_ns)
                 return elapsed.wall_ns
-        return elapsed.used_ns + self._usual_wait_ns()
+        return min(elapsed.wall_ns, elapsed.used_ns + self._usual_wait_ns())
 
     def _usual_wait_ns(self) -> int:
         """The median wait of this session's undisturbed messages."""

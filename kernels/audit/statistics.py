@@ -159,6 +159,12 @@ def workload_log_ratios(blocks: Blocks, numerator: str, denominator: str) -> NDA
     return np.asarray(np.median(_lower_half(above) - _lower_half(below), axis=1))
 
 
+def workload_ratios(blocks: Blocks) -> Mapping[str, float]:
+    """Candidate over incumbent by workload, the mean over the groups."""
+    ratios = np.exp(workload_log_ratios(blocks, CANDIDATE, INCUMBENT).mean(axis=0))
+    return dict(zip(blocks.workloads, ratios.tolist(), strict=True))
+
+
 def _lower_half(samples: NDArray[np.float64]) -> NDArray[np.float64]:
     """[groups, blocks, workloads]: the mean of the lower half of the samples."""
     count = max(1, samples.shape[3] // 2)

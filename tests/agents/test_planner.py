@@ -222,7 +222,7 @@ def test_a_sibling_that_made_its_path_faster_is_merged_into_the_best(store: Stor
     best = stage.state.implementations[stage.state.best or ""]
     assert best.mechanisms == ("full_step", "decode_step")
     assert merge.expected_gain_ratio == pytest.approx(
-        evidence.objective(stage.state, stage.node("full_step")) / evidence.objective(stage.state, best), rel=0.02
+        evidence.relative(stage.state, stage.node("full_step")) / evidence.relative(stage.state, best), rel=0.02
     )
 
 
