@@ -4,16 +4,18 @@ Judged is one verified implementation; what its result says about others (a supe
 that can be merged now, a direction falsified for good) is decided in the same breath.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 
 from kernelbraid.agents.catalogue import evidence
-from kernelbraid.agents.catalogue.planner import composes, follow_up, path_gain_ratio
+from kernelbraid.agents.catalogue.planner import composes, follow_ups, path_gain_ratio
 from kernelbraid.agents.strategy import Desk, Events
 from kernelbraid.events import decider
 from kernelbraid.events.event import Event
 from kernelbraid.events.search import OpportunityRaised
 from kernelbraid.events.state import Implementation, State
+from kernelbraid.kernels.operators.catalogue import Mechanism
 
 
 class CatalogueBrancher:
@@ -26,11 +28,12 @@ class CatalogueBrancher:
         if implementation.id == state.best:
             return (*_promoted(state, implementation), *_reactivated(state, implementation, desk))
         own = (
-            _follow(state, implementation, desk)
+            _wait_for_sibling(state, implementation)
+            or _follow(state, implementation, desk)
             or _defer(state, implementation, desk)
             or _set_aside(state, implementation)
         )
-        return (*own, *_parents_without_future(state, implementation))
+        return (*own, *_left_alone(state, implementation), *_parents_without_future(state, implementation))
 
 
 def _promoted(state: State, best: Implementation) -> Iterator[Event]:
@@ -62,11 +65,36 @@ def _follow(state: State, implementation: Implementation, desk: Desk) -> Events:
         return ()
     names = ", ".join(item.name for item in opened)
     ground = f"{implementation.id} opens {names}, which promises {gain:.2f}x over {best.id}"
-    raised: OpportunityRaised = follow_up(state, opened[0], implementation, ground)
+    raised: list[OpportunityRaised] = follow_ups(state, _first_steps(opened), implementation, ground)
     return (
-        *decider.raise_opportunities(state, [raised]),
-        *decider.continue_branch(state, implementation.id, raised.opportunity, ground),
+        *decider.raise_opportunities(state, raised),
+        *decider.continue_branch(state, implementation.id, raised[0].opportunity, ground),
     )
+
+
+def _first_steps(opened: list[Mechanism]) -> list[Mechanism]:
+    """The most promising step; if it changes one path only, also the other path's, to be tried beside it."""
+    first = opened[0]
+    beside = (item for item in opened if {first.scope, item.scope} == {"full", "decode"})
+    return [first, *itertools.islice(beside, 1)]
+
+
+def _wait_for_sibling(state: State, implementation: Implementation) -> Events:
+    """Keep a step that made its path faster while the other path's step is tried on the same parent."""
+    gain = path_gain_ratio(state, implementation) if evidence.has_sibling(state, implementation) else None
+    if gain is None or gain < evidence.LEAST_GAIN_RATIO:
+        return ()
+    reason = f"its {implementation.scope} paths are {gain:.2f}x faster than its parent's; its sibling is tried next"
+    return decider.defer_branch(state, implementation.id, reason)
+
+
+def _left_alone(state: State, implementation: Implementation) -> Iterator[Event]:
+    """Archive a sibling that waited for this one in vain."""
+    for name in state.merge_list:
+        waiting = state.implementations[name]
+        paired = waiting.parents == implementation.parents and name != implementation.id
+        if paired and name != state.best and not evidence.gained_on_parent(state, implementation):
+            yield from decider.archive_branch(state, name, f"{implementation.id} brought nothing to merge it with")
 
 
 def _defer(state: State, implementation: Implementation, desk: Desk) -> Events:

@@ -136,6 +136,28 @@ def overtaken(state: State, tried: Implementation) -> bool:
     return parent.verified and relative(state, parent) >= relative(state, tried) * LEAST_GAIN_RATIO
 
 
+def gained_on_parent(state: State, implementation: Implementation) -> bool:
+    """Whether it is faster than its own parent on the paths it changed, by more than noise."""
+    if len(implementation.parents) != 1:
+        return False
+    parent, scope = state.implementations[implementation.parents[0]], implementation.scope
+    return relative(state, parent, scope) >= relative(state, implementation, scope) * LEAST_GAIN_RATIO
+
+
+def are_siblings(left: Implementation, right: Implementation) -> bool:
+    """Whether they changed different paths of the same parent."""
+    return left.parents == right.parents and {left.scope, right.scope} == {"full", "decode"}
+
+
+def has_sibling(state: State, implementation: Implementation) -> bool:
+    """Whether the other path's change of the same parent is pending, in flight or waiting to be merged."""
+    begun = [(state.opportunities[name].parents, state.opportunities[name].scope) for name in state.pending]
+    begun += [(state.actions[name].parents, state.actions[name].scope) for name in state.open_actions]
+    other = {"full": "decode", "decode": "full"}.get(implementation.scope)
+    waiting = (state.implementations[name] for name in state.merge_list)
+    return (implementation.parents, other) in begun or any(are_siblings(implementation, item) for item in waiting)
+
+
 def _undecided_once(state: State, tried: Implementation) -> bool:
     """Whether noise alone kept a promising step from being decided; it is tried once more, not forever."""
     if tried.performance is not Performance.UNDECIDED or tried.measurement is None:

@@ -5,8 +5,9 @@ the weighted latency that it can reach; a step that loses alone is worth what it
 the parents it was found on; a named precondition that none of them met opens the mechanism once more.
 """
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kernelbraid.agents.catalogue import evidence
 from kernelbraid.agents.strategy import Desk, Events
@@ -56,13 +57,20 @@ def withdrawal(state: State, opportunity: Opportunity, desk: Desk) -> str | None
     if set(opportunity.mechanisms) <= set(best.mechanisms):
         return f"{best.id} contains it"
     if len(opportunity.parents) > 1:
-        return None if opportunity.parents[0] == best.id else f"the best is {best.id} now"
+        return _merge_withdrawal(state, opportunity, best)
     parent = _parent(state, opportunity, desk)
     if parent is None:
         return f"its preconditions hold neither in {best.id} nor in {', '.join(opportunity.parents)}"
     if parent.id != best.id and value(state, opportunity, desk) <= 0:
         return f"{best.id} is faster than what it could reach on {parent.id}"
     return None
+
+
+def _merge_withdrawal(state: State, opportunity: Opportunity, best: Implementation) -> str | None:
+    left = opportunity.parents[0]
+    if left == best.id or all(parent in state.merge_list for parent in opportunity.parents):
+        return None
+    return f"the best is {best.id} now" if state.implementations[left].promoted else f"{left} waits no longer"
 
 
 def _single(state: State, desk: Desk) -> Iterator[OpportunityRaised]:
@@ -101,20 +109,26 @@ def _raised(state: State, mechanism: Mechanism, parent: Implementation, ground: 
     )
 
 
-def follow_up(state: State, mechanism: Mechanism, parent: Implementation, ground: str) -> OpportunityRaised:
-    """An opportunity on a verified implementation that is not the best: the next step of its own branch."""
-    raised = _raised(state, mechanism, parent, ground)
-    return raised.model_copy(update={"opportunity": state.next_opportunity})
+def follow_ups(
+    state: State, mechanisms: Sequence[Mechanism], parent: Implementation, ground: str
+) -> list[OpportunityRaised]:
+    """Opportunities on a verified implementation that is not the best: the next steps of its own branch."""
+    first = len(state.opportunities) + 1
+    return [
+        _raised(state, mechanism, parent, ground).model_copy(update={"opportunity": opportunity_id(first + place)})
+        for place, mechanism in enumerate(mechanisms)
+    ]
 
 
 def _merges(state: State, desk: Desk) -> Iterator[OpportunityRaised]:
     best = _best(state)
     waiting = {state.opportunities[item].parents for item in state.pending}
-    for name in (*state.merge_list, *evidence.brought_back(state)):
-        other = state.implementations[name]
-        extra = evidence.extra_mechanisms(other, best)
-        if (best.id, name) not in waiting and extra and composes(desk, best.mechanisms, extra):
-            yield _merge(state, best, other, extra)
+    members = [state.implementations[name] for name in (*state.merge_list, *evidence.brought_back(state))]
+    pairs = [(left, right) for left, right in itertools.combinations(members, 2) if evidence.are_siblings(left, right)]
+    for left, other in (*((best, member) for member in members), *pairs):
+        extra = evidence.extra_mechanisms(other, left)
+        if (left.id, other.id) not in waiting and extra and composes(desk, left.mechanisms, extra):
+            yield _merge(state, left, other, extra)
 
 
 def composes(desk: Desk, applied: tuple[str, ...], extra: tuple[str, ...]) -> bool:
@@ -126,19 +140,20 @@ def composes(desk: Desk, applied: tuple[str, ...], extra: tuple[str, ...]) -> bo
     return True
 
 
-def _merge(state: State, best: Implementation, other: Implementation, extra: tuple[str, ...]) -> OpportunityRaised:
+def _merge(state: State, left: Implementation, other: Implementation, extra: tuple[str, ...]) -> OpportunityRaised:
     measured = path_gain_ratio(state, other)
     gain = measured or _promised(state, other)
+    ahead = evidence.relative(state, _best(state)) / evidence.relative(state, left)
     return OpportunityRaised(
         opportunity="",
         mechanisms=extra,
-        parents=(best.id, other.id),
+        parents=(left.id, other.id),
         scope="joint",
         workloads=_reached(state, other.scope),
         evidence=f"{other.id} made its {other.scope} paths {gain:.2f}x faster than its parent's"
         + ("" if measured else ", as expected; its parent was not measured here"),
-        rationale=f"{', '.join(extra)} and what {best.id} has do not touch the same path",
-        expected_gain_ratio=max(1.0, math.exp(evidence.expected_gain(state, best, other.scope, gain))),
+        rationale=f"{', '.join(extra)} and what {left.id} has do not touch the same path",
+        expected_gain_ratio=max(1.0, ahead * math.exp(evidence.expected_gain(state, left, other.scope, gain))),
     )
 
 
