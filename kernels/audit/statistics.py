@@ -117,9 +117,19 @@ def decide(
     bootstrap = bootstrap_upper_ratio(ratios, seed)
     bounds = limit_bounds(blocks, limits)
     objectives = {arm: objective_s(blocks, weights, arm) for arm in blocks.arms}
-    speedup = math.exp(-float(np.mean(group_log_ratios(blocks, weights, CANDIDATE, ROOT))))
+    speedup = speedup_ratio(blocks, weights)
     performance = _performance(math.exp(mean), max(upper, bootstrap), delta, bounds)
     return Decision(performance, math.exp(mean), upper, delta, error, bootstrap, alpha, bounds, objectives, speedup)
+
+
+def speedup_ratio(blocks: Blocks, weights: Mapping[str, float]) -> float:
+    """Root over candidate: the median over the groups of each workload's ratio, weighted by the root's objective.
+
+    The root has one sample a group. A mean over the groups would let its disturbed samples make every candidate look
+    faster: by 1.2 % on average, where 3 % of all samples are hit.
+    """
+    ratios = np.exp(np.median(workload_log_ratios(blocks, CANDIDATE, ROOT), axis=0))
+    return 1 / float(ratios @ _shares(blocks, weights, ROOT))
 
 
 def _performance(ratio: float, upper: float, delta: float, bounds: tuple[LimitBound, ...]) -> Performance:
@@ -141,10 +151,15 @@ def group_log_ratios(
     Each workload's paired ratio counts by its share of the denominator's objective, which all groups share, so
     that a group in which one slow workload drifted does not change what the others are worth.
     """
-    medians = blocks.medians_s(denominator)
-    shares = np.array([weights[name] * medians[name] for name in blocks.workloads])
     ratios = np.exp(workload_log_ratios(blocks, numerator, denominator))
-    return np.asarray(np.log(ratios @ (shares / shares.sum())))
+    return np.asarray(np.log(ratios @ _shares(blocks, weights, denominator)))
+
+
+def _shares(blocks: Blocks, weights: Mapping[str, float], arm: str) -> NDArray[np.float64]:
+    """[workloads]: each one's part of the arm's objective; they sum to 1."""
+    medians = blocks.medians_s(arm)
+    objectives = np.array([weights[name] * medians[name] for name in blocks.workloads])
+    return np.asarray(objectives / objectives.sum())
 
 
 def workload_log_ratios(blocks: Blocks, numerator: str, denominator: str) -> NDArray[np.float64]:

@@ -146,7 +146,7 @@ REFUSED_WINS: dict[str, tuple[dict[str, Any], str]] = {
     "no alpha": ({"alpha": None}, "alpha is at most"),
     "delta below half a percent": ({"delta_ratio": 0.004}, "delta is below"),
     "delta below three errors": ({"standard_error_ratio": 0.0025}, "delta is below"),
-    "too noisy": ({"delta_ratio": 0.009}, "too noisy"),
+    "too noisy": ({"delta_ratio": 0.009, "upper_bound_ratio": 0.983}, "too noisy"),
     "bound not below the margin": ({"ratio": 0.99, "upper_bound_ratio": 0.995}, "the upper bound is not below"),
     "bound below the estimate": ({"ratio": 0.99}, "not below its estimate"),
     "a limit not kept": ({"limits": limits(1.05, 1.15)}, "over the limit on prefill"),

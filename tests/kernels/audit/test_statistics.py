@@ -115,7 +115,12 @@ def test_the_screen_lets_a_gain_through_and_stops_most_of_the_rest() -> None:
 
 
 def test_a_slower_candidate_is_no_gain() -> None:
-    assert decided(simulated(np.random.default_rng(1), ratio=1.05)).performance is Performance.NO_GAIN
+    """Also where samples are hit hard; a limit's upper bound may be broken too then, for the root has few samples."""
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        assert decided(simulated(rng, ratio=1.05, spikes=0.0)).performance is Performance.NO_GAIN
+        disturbed = decided(simulated(rng, ratio=1.05)).performance
+        assert disturbed in (Performance.NO_GAIN, Performance.OVER_LIMIT)
 
 
 def test_too_much_noise_leaves_it_undecided() -> None:
@@ -147,11 +152,16 @@ def test_a_limit_holds_only_at_its_upper_bound() -> None:
 
 
 def test_the_speed_up_is_the_roots_objective_over_the_candidates() -> None:
-    blocks = simulated(np.random.default_rng(5), ratio=0.5)
-    decision = decided(blocks)
+    decision = decided(simulated(np.random.default_rng(5), ratio=0.5))
     assert decision.speedup_ratio == pytest.approx(2.0, rel=0.02)
     assert decision.objective_s[ROOT] / decision.objective_s[CANDIDATE] == pytest.approx(2.0, rel=0.02)
     assert set(decision.objective_s) == {ROOT, INCUMBENT, CANDIDATE}
+
+
+def test_disturbed_samples_of_the_root_flatter_no_candidate() -> None:
+    rng = np.random.default_rng(8)
+    found = [decided(simulated(rng, ratio=0.5, spikes=0.05)).speedup_ratio for _ in range(40)]
+    assert np.mean(found) == pytest.approx(2.0, rel=0.004)
 
 
 def test_a_decision_repeats_exactly_from_stored_blocks() -> None:
@@ -165,6 +175,8 @@ def test_a_promotion_satisfies_its_own_inequalities(ratio: float, k: int, seed: 
     decision = decided(simulated(np.random.default_rng(seed), ratio), k)
     assert decision.ratio <= decision.upper_bound_ratio
     if decision.performance is Performance.PROMOTABLE:
-        assert decision.upper_bound_ratio < 1 - decision.delta_ratio
-        assert 0.005 <= decision.delta_ratio <= 0.008
+        noisy = decision.delta_ratio > statistics.MOST_DELTA_RATIO
+        margin = decision.delta_ratio * (statistics.NOISY_DELTAS if noisy else 1)
+        assert decision.upper_bound_ratio < 1 - margin
+        assert decision.delta_ratio >= max(0.005, 3 * decision.standard_error_ratio)
         assert all(bound.upper_bound_ratio <= bound.limit_ratio for bound in decision.limits)
