@@ -110,7 +110,7 @@ def mergeable_gain(state: State, implementation: Implementation, desk: Desk) -> 
     """How much its own path gained, if that can be merged into the best."""
     best = _best(state)
     extra = evidence.extra_mechanisms(implementation, best)
-    beside = implementation.parents != (best.id,) and len(implementation.parents) == 1
+    beside = len(implementation.parents) == 1 and evidence.stands_beside(state, implementation, best)
     if implementation.scope == "joint" or not beside or not extra or not composes(desk, best.mechanisms, extra):
         return None
     gain = path_gain_ratio(state, implementation)
@@ -164,7 +164,7 @@ def _reactivated(state: State, best: Implementation, desk: Desk) -> Iterator[Eve
         if node.scope == "joint" or not node.verified or evidence.merged_before(state, name):
             continue
         gain = mergeable_gain(state, node, desk)
-        if gain is not None and set(node.parents) <= set(state.ancestors(best.id)):
+        if gain is not None:
             reason = f"its {node.scope} paths gained {gain:.2f}x, and {best.id} can take that in"
             yield from decider.reactivate_branch(state, name, best.id, reason)
 

@@ -144,6 +144,12 @@ def gained_on_parent(state: State, implementation: Implementation) -> bool:
     return relative(state, parent, scope) >= relative(state, implementation, scope) * LEAST_GAIN_RATIO
 
 
+def stands_beside(state: State, implementation: Implementation, best: Implementation) -> bool:
+    """Whether it left the best's own line below the best, so that the best can still take its change in."""
+    line = set(state.ancestors(best.id))
+    return best.id not in state.ancestors(implementation.id) and set(implementation.parents) <= line
+
+
 def are_siblings(left: Implementation, right: Implementation) -> bool:
     """Whether they changed different paths of the same parent."""
     return left.parents == right.parents and {left.scope, right.scope} == {"full", "decode"}

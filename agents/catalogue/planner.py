@@ -125,7 +125,8 @@ def _merges(state: State, desk: Desk) -> Iterator[OpportunityRaised]:
     waiting = {state.opportunities[item].parents for item in state.pending}
     members = [state.implementations[name] for name in (*state.merge_list, *evidence.brought_back(state))]
     pairs = [(left, right) for left, right in itertools.combinations(members, 2) if evidence.are_siblings(left, right)]
-    for left, other in (*((best, member) for member in members), *pairs):
+    beside_best = ((best, member) for member in members if evidence.stands_beside(state, member, best))
+    for left, other in (*beside_best, *pairs):
         extra = evidence.extra_mechanisms(other, left)
         if (left.id, other.id) not in waiting and extra and composes(desk, left.mechanisms, extra):
             yield _merge(state, left, other, extra)
@@ -180,12 +181,18 @@ def _reached(state: State, scope: str) -> tuple[str, ...]:
 
 
 def _rank(state: State, opportunity: Opportunity, desk: Desk) -> tuple[bool, float]:
-    """A promising change of the path that the best's last change left alone goes first, to be merged with it."""
+    """The other half of a pair goes first: a change of one path, where the other path's is there to be merged with."""
     worth = value(state, opportunity, desk)
-    pairs = (
-        len(opportunity.parents) == 1 and _sibling_parent(state, desk.by_name[opportunity.mechanisms[0]]) is not None
-    )
-    return pairs and worth >= math.log(evidence.LEAST_GAIN_RATIO), worth
+    return _completes_pair(state, opportunity, desk, worth), worth
+
+
+def _completes_pair(state: State, opportunity: Opportunity, desk: Desk, worth: float) -> bool:
+    waiting = (state.implementations[name] for name in state.merge_list)
+    scopes = {"full", "decode"}
+    if any(item.parents == opportunity.parents and {item.scope, opportunity.scope} == scopes for item in waiting):
+        return True
+    beside = len(opportunity.parents) == 1 and _sibling_parent(state, desk.by_name[opportunity.mechanisms[0]])
+    return bool(beside) and worth >= math.log(evidence.LEAST_GAIN_RATIO)
 
 
 def value(state: State, opportunity: Opportunity, desk: Desk) -> float:

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ from tests.campaign.toy import REPOSITORY, events_of, memory, run_toy, simulated
 KILLED = -signal.SIGKILL
 GROWTH_S = 2
 """How long to wait for a log to grow: near its end it does not grow as far as planned."""
+PATIENCE_S = 60
+"""How long a driver may take to its first events before it counts as stuck."""
 
 
 class Drivers:
@@ -38,8 +41,9 @@ class Drivers:
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "tests.campaign.driver"]
+        self._errors = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, cwd=REPOSITORY
         )
 
     def _ask(self, **order: Any) -> dict[str, int]:
@@ -47,8 +51,15 @@ class Drivers:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
-        answer: dict[str, int] = json.loads(self._process.stdout.readline())
+        line = self._process.stdout.readline()
+        assert line, f"no process to start drivers: {self.said()}"
+        answer: dict[str, int] = json.loads(line)
         return answer
+
+    def said(self) -> str:
+        """The end of what all drivers together wrote to standard error."""
+        size_bytes = os.fstat(self._errors.fileno()).st_size
+        return os.pread(self._errors.fileno(), 8192, max(0, size_bytes - 8192)).decode(errors="replace")
 
     def start(self, **order: Any) -> int:
         """A new driver's process id."""
@@ -65,6 +76,7 @@ class Drivers:
         self._process.stdin.close()
         self._process.wait(20)
         self._process.stdout.close()
+        self._errors.close()
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +121,7 @@ class Killing:
         else:
             status = self._killed_from_outside()
         self.kills += status == KILLED
-        assert status in (KILLED, 0)
+        assert status in (KILLED, 0), self.drivers.said()
         self._note_head()
 
     def _killed_from_outside(self) -> int:
@@ -129,15 +141,23 @@ class Killing:
     def at_work(self, events: int, slow_s: float) -> int:
         """The process id of a driver with slow audits that has written so many events."""
         pid = self.drivers.start(**self.order(), slow_s=slow_s)
+        deadline = time.monotonic() + PATIENCE_S
         while self.position < events:
+            assert alive(pid), f"the driver ended at position {self.position}: {self.drivers.said()}"
+            assert time.monotonic() < deadline, f"the driver is stuck at position {self.position}"
             time.sleep(0.005)
         return pid
 
     def finish(self) -> None:
         """Resume until the campaign is stopped."""
         if self.status != "stopped":
-            assert self.drivers.wait(self.drivers.start(**self.order())) == 0
-        assert self.status == "stopped"
+            assert self.drivers.wait(self.drivers.start(**self.order())) == 0, self.drivers.said()
+        assert self.status == "stopped", self.drivers.said()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process still runs; what has ended and waits to be asked for its status does not."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
 
 
 @pytest.fixture
@@ -150,7 +170,10 @@ def killing(drivers: Drivers, tmp_path: Path) -> Iterator[Killing]:
 
 @contextmanager
 def killed(drivers: Drivers, folder: Path, policy: dict[str, int], kills: int, seed: int) -> Iterator[list[Killing]]:
-    """Campaigns whose drivers were killed so often, all of them driven to their end."""
+    """Campaigns whose drivers were killed so often, all of them driven to their end.
+
+    Each of them sees a kill at least, so that there are never more campaigns than kills.
+    """
     moments = random.Random(seed)
     campaigns: list[Killing] = []
     with ExitStack() as stores:
@@ -159,13 +182,19 @@ def killed(drivers: Drivers, folder: Path, policy: dict[str, int], kills: int, s
             stores.callback(store.close)
             campaigns.append(Killing(drivers, store, policy, moments))
             kill_often(campaigns[-1], left)
+            assert campaigns[-1].kills, f"a campaign ended before any kill: {drivers.said()}"
         yield campaigns
 
 
 def kill_often(campaign: Killing, most: int) -> None:
-    """Kill its drivers at most so often, while it has any, and let the last one end it."""
+    """Kill its drivers at most so often, while it has any, and let the last one end it.
+
+    A driver that is not killed ends the campaign: were it to end by itself otherwise, resuming would never stop.
+    """
     while campaign.kills < most and campaign.status != "stopped":
+        before = campaign.kills
         campaign.kill_once()
+        assert campaign.kills > before or campaign.status == "stopped", campaign.drivers.said()
     campaign.finish()
 
 
