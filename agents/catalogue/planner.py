@@ -180,10 +180,14 @@ def _reached(state: State, scope: str) -> tuple[str, ...]:
 # --- what to try next ----------------------------------------------------------------------------------------------
 
 
-def _rank(state: State, opportunity: Opportunity, desk: Desk) -> tuple[bool, float]:
-    """The other half of a pair goes first: a change of one path, where the other path's is there to be merged with."""
+def _rank(state: State, opportunity: Opportunity, desk: Desk) -> tuple[bool, bool, float]:
+    """The other half of a pair goes first, then what goes on with a branch, then what promises most.
+
+    A branch that waits is left behind by the best, and all that was audited for it is audited again.
+    """
     worth = value(state, opportunity, desk)
-    return _completes_pair(state, opportunity, desk, worth), worth
+    goes_on = worth > 0 and opportunity.parents[0] not in state.ancestors(_best(state).id)
+    return _completes_pair(state, opportunity, desk, worth), goes_on, worth
 
 
 def _completes_pair(state: State, opportunity: Opportunity, desk: Desk, worth: float) -> bool:
