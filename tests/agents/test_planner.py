@@ -290,15 +290,22 @@ def test_a_failed_audit_falsifies_too(store: Store) -> None:
 
 
 def test_a_step_whose_follow_up_another_best_cut_off_is_not_falsified(store: Store) -> None:
-    # given a losing step whose follow-up waits while another step wins by more than the follow-up promises
+    # given two audits at a time: a step loses, and the other wins by more than the first one's follow-up promises
     stage = Stage(
         store,
         mechanism("pack", 1.0),
         mechanism("prefetch", 1.5, requires=("pack",)),
         mechanism("lanes", 1.2),
         gains={"pack": 0.78, "prefetch": 1.5, "lanes": 2.0},
+        parallel=2,
     )
-    stage.steps(2)
+    stage.plan()
+    actions = [proposed(list(stage.plan())).action, proposed(list(stage.plan())).action]
+    for action in actions:
+        stage.edit(action)
+    for implementation in ("i0001", "i0002"):
+        stage.audit(implementation)
+        stage.judge(implementation)
     assert stage.tried() == [("pack",), ("lanes",)]
     assert withdrawn(list(stage.survey())) == ["i0002 is faster than what it could reach on i0001"]
     # then it is tried again on the new best, and what it opens wins there

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -37,11 +37,14 @@ PATIENCE_S = 60
 
 
 class Drivers:
-    """Starts drivers in processes of their own, through one process that has imported everything."""
+    """Starts drivers in processes of their own, through one process that has imported everything.
 
-    def __init__(self) -> None:
+    What they write to standard error goes to the file `errors`.
+    """
+
+    def __init__(self, errors: IO[str]) -> None:
         command = [sys.executable, "-m", "tests.campaign.driver"]
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = errors
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, cwd=REPOSITORY
         )
@@ -76,15 +79,15 @@ class Drivers:
         self._process.stdin.close()
         self._process.wait(20)
         self._process.stdout.close()
-        self._errors.close()
 
 
 @pytest.fixture(scope="module")
 def drivers() -> Iterator[Drivers]:
     """Drivers for the whole module."""
-    started = Drivers()
-    yield started
-    started.close()
+    with tempfile.TemporaryFile("w+") as errors:
+        started = Drivers(errors)
+        yield started
+        started.close()
 
 
 @dataclass
