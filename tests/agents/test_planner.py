@@ -383,3 +383,47 @@ def test_a_loser_on_its_parent_stays_falsified_whatever_it_was_measured_against(
         stage.judge(implementation)
     assert [node.id for node in evidence.falsified_on(stage.state, "none")] == [ROOT]
     assert stage.plan() == []
+
+
+def test_a_step_that_opens_both_paths_has_both_tried_on_it_and_merged(store: Store) -> None:
+    # given a step that loses, and opens one change of each path, neither of which makes up for it alone
+    stage = Stage(
+        store,
+        mechanism("pack", 0.9),
+        mechanism("full_step", 1.5, "full", requires=("pack",)),
+        mechanism("decode_step", 1.5, "decode", requires=("pack",)),
+        gains={"pack": 0.75, "full_step": 1.5, "decode_step": 1.5},
+    )
+    # when
+    while stage.step():
+        pass
+    # then both stand on the lost step, and their merge, whose parents were never promoted, is the best
+    assert stage.tried() == [
+        ("pack",),
+        ("pack", "full_step"),
+        ("pack", "decode_step"),
+        ("pack", "full_step", "decode_step"),
+    ]
+    best = stage.state.implementations[stage.state.best or ""]
+    assert best.mechanisms == ("pack", "full_step", "decode_step")
+    assert best.parents == ("i0002", "i0003")
+    assert not any(stage.state.implementations[parent].promoted for parent in best.parents)
+    assert stage.state.actions[best.action or ""].ancestor == "i0001"
+
+
+def test_a_sibling_that_waited_in_vain_is_archived(store: Store) -> None:
+    # given a lost step that opens both paths, of which one change brings its path nothing
+    stage = Stage(
+        store,
+        mechanism("pack", 0.9),
+        mechanism("full_step", 1.5, "full", requires=("pack",)),
+        mechanism("decode_step", 1.5, "decode", requires=("pack",)),
+        gains={"pack": 0.75, "full_step": 1.5, "decode_step": 1.0},
+    )
+    # when
+    while stage.step():
+        pass
+    # then nothing is merged, and nothing waits
+    assert stage.state.best == ROOT
+    assert not stage.state.merge_list
+    assert {"i0002", "i0003"} <= set(stage.state.archive)
