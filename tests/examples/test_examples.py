@@ -1,0 +1,80 @@
+"""Every example runs as its README says, with real audits, and prints the lines that its README promises.
+
+What a machine under load may change is left open: how fast the best is, and whether a gain was promoted at all.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ENOUGH_S = 240
+NUMBER = r"\d+(\.\d+)?"
+FOUND = (
+    r"campaign    {campaign}, stopped: (budget|opportunities_exhausted)",
+    r"audited     2, verified 2, promoted [01]",
+    r"best        (i0000: the root|i0001: [a-z0-9_, ]+)",
+    rf"speed-up    {NUMBER}x the root, in its last confirmation's own blocks",
+)
+EXPECTED = {
+    "quickstart": (
+        FOUND[0].format(campaign="rms_norm-1"),
+        *FOUND[1:],
+        r"log         \d+ events, digest [0-9a-f]{16}",
+    ),
+    "replay_and_fork": (
+        r"replayed    \d+ events, divergence: None",
+        r"forked      rms_norm-1\.1 after position \d+, 2 more audits",
+        r"the origin  is as it was",
+    ),
+    "own_operator": (FOUND[0].format(campaign="silu_and_mul-1"), *FOUND[1:]),
+    "own_strategy": (
+        r"a0001  .+",
+        r"replayed with this planner: agrees",
+        r"replayed with the usual:    it decides otherwise today",
+    ),
+}
+"""By example: what it prints with one audit as its argument, a pattern a line."""
+
+
+def run(example: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """The example's program in a folder of its own, with one audit."""
+    command = [sys.executable, str(EXAMPLES / example / "run.py"), "1"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=ENOUGH_S, check=False)
+
+
+def test_every_example_is_run_and_explained() -> None:
+    folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == set(EXPECTED)
+    for name in folders:
+        assert f"python examples/{name}/run.py" in (EXAMPLES / name / "README.md").read_text()
+
+
+@pytest.mark.parametrize("example", EXPECTED)
+def test_an_example_prints_what_its_readme_promises(example: str, tmp_path: Path) -> None:
+    ran = run(example, tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    lines = ran.stdout.splitlines()
+    assert len(lines) == len(EXPECTED[example]), ran.stdout
+    for pattern, line in zip(EXPECTED[example], lines, strict=True):
+        assert re.fullmatch(pattern, line), line
+    # and nothing is left where it was started: its store was a temporary one
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("example", EXPECTED)
+def test_a_readme_shows_output_of_the_programs_form(example: str) -> None:
+    """Given a README's block, which is of a longer run, then it has every line, with other numbers."""
+    shown = (EXAMPLES / example / "README.md").read_text().splitlines()
+    for pattern in EXPECTED[example]:
+        assert any(re.fullmatch(of_any_length(pattern), line) for line in shown), pattern
+
+
+def of_any_length(pattern: str) -> str:
+    """The pattern for a run of more audits."""
+    counts = re.sub(r"(audited|verified)( +)2|(promoted) \[01\]", r"\1\2\3 *\\d+", pattern)
+    return counts.replace("i0001:", r"i\d{4}:").replace("2 more", r"\d+ more")
