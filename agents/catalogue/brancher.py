@@ -29,8 +29,8 @@ class CatalogueBrancher:
             return (*_promoted(state, implementation), *_reactivated(state, implementation, desk))
         own = (
             _wait_for_sibling(state, implementation)
-            or _follow(state, implementation, desk)
             or _defer(state, implementation, desk)
+            or _follow(state, implementation, desk)
             or _set_aside(state, implementation)
         )
         return (*own, *_left_alone(state, implementation), *_parents_without_future(state, implementation))

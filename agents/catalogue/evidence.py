@@ -168,8 +168,13 @@ def _undecided_once(state: State, tried: Implementation) -> bool:
     """Whether noise alone kept a promising step from being decided; it is tried once more, not forever."""
     if tried.performance is not Performance.UNDECIDED or tried.measurement is None:
         return False
-    same = sum(action.parents == tried.parents for action in tries(state, tried.mechanisms[-1]))
-    return same < UNDECIDED_TRIES and tried.measurement.ratio * LEAST_GAIN_RATIO <= 1
+    again = tried_on(state, tried.mechanisms[-1], tried.parents) >= UNDECIDED_TRIES
+    return not again and tried.measurement.ratio * LEAST_GAIN_RATIO <= 1
+
+
+def tried_on(state: State, mechanism: str, parents: tuple[str, ...]) -> int:
+    """How often the mechanism was tried on these parents."""
+    return sum(action.parents == parents for action in tries(state, mechanism))
 
 
 def _merge_promoted(state: State, tried: Implementation) -> bool:
@@ -222,9 +227,10 @@ def _opened(state: State, mechanism: Mechanism, applied: Sequence[str], base: Se
     if mechanism.name in base or not mechanism.fits(applied):
         return False
     falsified = falsified_on(state, mechanism.name)
-    if falsified:
-        return newly_opened(mechanism, applied, falsified) is not None
-    return not mechanism.fits(base)
+    if not falsified:
+        return not mechanism.fits(base)
+    at_base = mechanism.fits(base) and newly_opened(mechanism, base, falsified) is not None
+    return newly_opened(mechanism, applied, falsified) is not None and not at_base
 
 
 def gain(state: State, mechanism: Mechanism, parent: Implementation) -> float:

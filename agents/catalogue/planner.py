@@ -241,7 +241,8 @@ def _sibling_parent(state: State, mechanism: Mechanism) -> Implementation | None
     if state.merge_list or len(best.parents) != 1 or {best.scope, mechanism.scope} != {"full", "decode"}:
         return None
     parent = state.implementations[best.parents[0]]
-    return parent if parent.verified and mechanism.fits(parent.mechanisms) else None
+    tried = evidence.tried_on(state, mechanism.name, (parent.id,)) > 0
+    return parent if parent.verified and not tried and mechanism.fits(parent.mechanisms) else None
 
 
 def _action(state: State, opportunity: Opportunity, desk: Desk) -> ActionProposed:
