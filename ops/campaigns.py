@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from kernelbraid.events.event import Recorded
 from kernelbraid.events.state import State, fold
 from kernelbraid.events.store import Store
+from kernelbraid.ops.collector import uncollected
 from kernelbraid.ops.exits import NotFound
 from kernelbraid.ops.wiring import campaign_row, driven
 from kernelbraid.projections.lineage import LINEAGE, Lineage, lineage
@@ -22,7 +23,8 @@ def log_of(store: Store, name: str, at: int | None = None) -> Iterator[Recorded]
 
 def state_at(store: Store, name: str, at: int | None = None) -> State:
     """The decider's state after a position."""
-    return fold(log_of(store, name, at))
+    with uncollected():
+        return fold(log_of(store, name, at))
 
 
 def summary_at(store: Store, name: str, at: int | None = None) -> CampaignSummary:
@@ -32,7 +34,8 @@ def summary_at(store: Store, name: str, at: int | None = None) -> CampaignSummar
 
 def lineage_at(store: Store, name: str, at: int | None = None) -> tuple[State, Lineage]:
     """State and derivation graph after a position."""
-    folded = rebuild(log_of(store, name, at), STATE, LINEAGE)
+    with uncollected():
+        folded = rebuild(log_of(store, name, at), STATE, LINEAGE)
     return folded[STATE], lineage(folded[STATE], folded[LINEAGE])
 
 

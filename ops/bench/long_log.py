@@ -21,7 +21,7 @@ from kernelbraid.events.sqlite import SqliteStore
 from kernelbraid.events.state import fold
 from kernelbraid.events.store import open_store
 from kernelbraid.ops.bench.engine import CAMPAIGN, peak_rss_bytes, searched, store_url
-from kernelbraid.ops.collector import collect_seldom
+from kernelbraid.ops.collector import collect_seldom, uncollected
 from kernelbraid.projections.digest import state_digest
 from kernelbraid.projections.ledger import LEDGER
 from kernelbraid.projections.lineage import LINEAGE
@@ -133,7 +133,8 @@ def read(url: str) -> dict[str, object]:
     """Checks, folds into every projection, and digests; the timed part of the bench."""
     store = open_store(url, read_only=True)
     started, cpu_s = time.perf_counter(), time.process_time()
-    folded = rebuild(store.read(CAMPAIGN), *ALL)
+    with uncollected():
+        folded = rebuild(store.read(CAMPAIGN), *ALL)
     folded_s = time.perf_counter()
     digest = state_digest(folded[STATE])
     done_s = time.perf_counter()
