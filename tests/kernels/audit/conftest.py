@@ -12,7 +12,7 @@ from kernelbraid.kernels.audit.outcome import AuditOutcome, Candidate, Infrastru
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind, candidates
 from kernelbraid.kernels.operators.operator import Operator, load_operator
 
-LIMITS = Limits(build_s=10, load_s=5, call_s=1.0, address_bytes=256 * MIB, input_bytes=16 * MIB, output_bytes=16 * MIB)
+LIMITS = Limits(build_s=10, load_s=5, call_s=3.0, address_bytes=256 * MIB, input_bytes=16 * MIB, output_bytes=16 * MIB)
 
 
 @pytest.fixture(scope="session")

@@ -72,7 +72,7 @@ TABLE = (
     Hostile("division by zero", V.CRASHED, "SIGFPE", full="volatile int zero = 0; y[0] = 7 / zero;"),
     Hostile("abort", V.CRASHED, "SIGABRT", full="abort();"),
     Hostile("stack overflow", V.CRASHED, "SIGSEGV", before="static int deep(int n) { volatile char b[4096]; b[0] = n; return n < 0 ? 0 : deep(n + 1) + b[0]; }", full="y[0] = deep(0);"),
-    Hostile("endless loop", V.HUNG, "no answer within 1 s", full="for (volatile int i = 0;; i++);"),
+    Hostile("endless loop", V.HUNG, "no answer within 3 s", full="for (volatile int i = 0;; i++);"),
     Hostile("endless constructor", V.HUNG, "no answer", before="__attribute__((constructor)) static void up(void) { for (volatile int i = 0;; i++); }"),
     Hostile("100 MB of print", V.OUTPUT_FLOOD, "printed", full="for (int i = 0; i < 1600000; i++) puts(\"0123456789012345678901234567890123456789012345678901234567890123\");"),
     Hostile("memory hog", V.OUT_OF_MEMORY, "memory ran out", full="for (;;) { char *p = malloc(1 << 20); memset(p, 1, 1 << 20); }"),
