@@ -78,7 +78,7 @@ def mac_problem(campaign: str, head: Head, key: bytes | None) -> str | None:
         return None
     if head.mac is None:
         return "the head record carries no HMAC: it was written without the key"
-    if not hmac.compare_digest(head.mac, mac_of(key, campaign, head.position, head.hash)):
+    if not hmac.compare_digest(head.mac.encode(), mac_of(key, campaign, head.position, head.hash).encode()):
         return "the head record's HMAC does not match the key: it was rewritten without it"
     return None
 

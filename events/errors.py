@@ -5,6 +5,7 @@ KernelbraidError
 ├── StoreError            the store cannot do what was asked
 │   ├── CampaignMissing       no such campaign
 │   ├── CampaignExists        the name is taken
+│   ├── NameRefused           no campaign may have that name
 │   ├── PositionMissing       no such position, or not the end of a batch
 │   ├── Conflict              somebody appended first: fold again and decide again
 │   ├── StoreReadOnly         the file or its folder cannot be written
@@ -36,6 +37,10 @@ class CampaignMissing(StoreError):
 
 class CampaignExists(StoreError):
     """A campaign has that name already."""
+
+
+class NameRefused(StoreError):
+    """No campaign may have that name: it becomes part of a file's name and of ids."""
 
 
 class PositionMissing(StoreError):

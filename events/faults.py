@@ -42,6 +42,8 @@ def _fault(error: Exception, path: Path | None) -> KernelbraidError:
             return LogDamaged(f"{where} refused the rows: some lie beyond the head record ({error}); run verify")
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return LogDamaged(f"{where} is no sound database: {error}")
+        case sqlite3.SQLITE_ERROR if "no such table" in str(error):
+            return LogDamaged(f"{where} is no whole store: {error}")
     return StoreError(f"{where}: {error}")
 
 

@@ -26,7 +26,7 @@ from eventsourcing.sqlite import (
 
 from kernelbraid.events.access import Access
 from kernelbraid.events.chain import Head, Row
-from kernelbraid.events.errors import CampaignExists, Conflict, StoreError
+from kernelbraid.events.errors import CampaignExists, Conflict, LogDamaged, NameRefused
 
 SCHEMA_VERSION = 1
 LOCK_TIMEOUT_S = 60
@@ -54,7 +54,14 @@ TRIGGERS = (
         for table in ("stored_events", "blobs")
         for verb in ("UPDATE", "DELETE")
     ),
-    # INSERT OR REPLACE deletes without firing the DELETE trigger, so an existing key is refused beforehand.
+    # INSERT OR REPLACE deletes without firing the DELETE trigger, so an existing key is refused beforehand; so is an
+    # existing row number under a new key. A row that names no number is -1 to its trigger.
+    *(
+        f"CREATE TRIGGER IF NOT EXISTS {table}_no_rowid_replace BEFORE INSERT ON {table} WHEN NEW.rowid > 0 "
+        f"AND EXISTS (SELECT 1 FROM {table} WHERE rowid = NEW.rowid) "
+        f"BEGIN SELECT RAISE(ABORT, '{table} is append-only: the row is taken'); END"
+        for table in ("stored_events", "blobs")
+    ),
     "CREATE TRIGGER IF NOT EXISTS stored_events_no_replace BEFORE INSERT ON stored_events WHEN EXISTS (SELECT 1 FROM "
     "stored_events WHERE originator_id = NEW.originator_id AND originator_version = NEW.originator_version) "
     "BEGIN SELECT RAISE(ABORT, 'stored_events is append-only: the position is taken'); END",
@@ -67,6 +74,11 @@ TRIGGERS = (
     "BEGIN SELECT RAISE(ABORT, 'stored_events has no gaps: the position before is missing'); END",
     "CREATE TRIGGER IF NOT EXISTS heads_no_delete BEFORE DELETE ON heads "
     "BEGIN SELECT RAISE(ABORT, 'heads is append-only: DELETE is refused'); END",
+    "CREATE TRIGGER IF NOT EXISTS heads_no_replace BEFORE INSERT ON heads WHEN EXISTS (SELECT 1 FROM heads "
+    "WHERE campaign = NEW.campaign) BEGIN SELECT RAISE(ABORT, 'heads is append-only: the campaign is there'); END",
+    "CREATE TRIGGER IF NOT EXISTS heads_no_return BEFORE UPDATE ON heads WHEN NEW.position < OLD.position "
+    "OR NEW.campaign IS NOT OLD.campaign OR NEW.start IS NOT OLD.start OR NEW.parent IS NOT OLD.parent "
+    "BEGIN SELECT RAISE(ABORT, 'heads is append-only: a head only moves on'); END",
 )
 
 
@@ -101,7 +113,7 @@ class Advance:
 def check_name(campaign: str) -> str:
     """The name, if it may be one: it becomes part of a file's name and of ids such as `campaign/i0012`."""
     if not _NAME.fullmatch(campaign):
-        raise StoreError(f"{campaign!r} is no campaign name: use at most 100 of A-Z a-z 0-9 . _ -, no sign first")
+        raise NameRefused(f"{campaign!r} is no campaign name: use at most 100 of A-Z a-z 0-9 . _ -, no sign first")
     return campaign
 
 
@@ -192,7 +204,8 @@ class Recorder(SQLiteApplicationRecorder):
 
     def _create_head(self, c: SQLiteCursor, row: HeadRow) -> None:
         c.execute(
-            "INSERT INTO heads VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING position",
+            "INSERT INTO heads SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7 "
+            "WHERE NOT EXISTS (SELECT 1 FROM heads WHERE campaign = ?1) RETURNING position",
             (row.campaign, row.head.position, row.head.hash, row.head.mac, row.start, row.parent, row.partial),
         )
         if not c.fetchall():
@@ -231,9 +244,13 @@ class Recorder(SQLiteApplicationRecorder):
         return rows[0][0] if rows else None
 
     def select_schema_version(self) -> int | None:
-        """The store's schema version; None for a database without our tables."""
+        """The store's schema version; None for a database without our tables. Raises LogDamaged for no number."""
         found = self._select("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'store_schema'", ())
-        return self._select("SELECT version FROM store_schema", ())[0][0] if found else None
+        versions = self._select("SELECT version FROM store_schema", ()) if found else []
+        version = versions[0][0] if versions else None
+        if version is not None and not isinstance(version, int):
+            raise LogDamaged(f"the store's schema version is {version!r}, no number")
+        return version
 
     def select_head(self, campaign: str) -> HeadRow | None:
         """A campaign's head record, if there is such a campaign."""
@@ -282,6 +299,9 @@ def _fetched(c: SQLiteCursor, statement: str, parameters: Sequence[object]) -> l
     return cursor.execute(statement, parameters).fetchall()
 
 
-def _head_row(row: tuple[str, int, str, str | None, int, str | None, int]) -> HeadRow:
+def _head_row(row: tuple[Any, ...]) -> HeadRow:
     campaign, position, head_hash, mac, start, parent, partial = row
+    numbers = isinstance(position, int) and isinstance(start, int)
+    if not (numbers and isinstance(head_hash, str) and all(isinstance(text, str | None) for text in (mac, parent))):
+        raise LogDamaged(f"the head record of {campaign} was changed: its fields have other types")
     return HeadRow(campaign, Head(position, head_hash, mac), start, parent, bool(partial))

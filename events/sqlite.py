@@ -188,6 +188,8 @@ class SqliteStore:
         name: str | None = campaign
         last: int | None = None
         while name is not None:
+            if any(segment.campaign == name for segment in found):
+                raise LogDamaged(f"the head record of {found[-1].campaign} was changed: {name} is its own ancestor")
             row = self._existing_head(name)
             found.append(Segment(name, row.start, last))
             name, last = row.parent, row.start - 1

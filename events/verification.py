@@ -98,8 +98,8 @@ def verified(store: Raw, campaign: str, noted: str | None) -> Verification:
         return _result(campaign, Head(0, "", None), check)
     try:
         segments = store.segments(campaign)
-    except CampaignMissing as error:
-        check.exam.add(0, f"an ancestor's head record is missing: {error}")
+    except (CampaignMissing, LogDamaged) as error:
+        check.exam.add(0, f"an ancestor's head record is missing or wrong: {error}")
         return _result(campaign, row.head, check)
     for segment in segments:
         check.stretch(segment, row.head.position if segment.last is None else segment.last)

@@ -287,6 +287,69 @@ def test_a_missing_head_record_is_named(sound: tuple[Path, bytes | None, str], t
     assert [problem.what for problem in problems] == ["the head record of c is missing, rows of it are there"]
 
 
+@pytest.mark.parametrize("origin", ["c", "gone"])
+def test_an_origin_that_cannot_be_is_named(sound: tuple[Path, bytes | None, str], tmp_path: Path, origin: str) -> None:
+    problems = verified_after(sound, tmp_path, sql(f"UPDATE heads SET parent = '{origin}'")).problems
+
+    assert [problem.what.split(":")[0] for problem in problems] == ["an ancestor's head record is missing or wrong"]
+
+
+@pytest.mark.parametrize("change", ["position = 'x'", "hash = x'00'", "mac = x'00'", "start = 'x'"])
+def test_a_head_record_of_any_content_is_damage_and_no_crash(
+    sound: tuple[Path, bytes | None, str], tmp_path: Path, change: str
+) -> None:
+    path = tmp_path / "copy.db"
+    shutil.copyfile(sound[0], path)
+    tamper(path, sql(f"UPDATE heads SET {change}"))
+    store = SqliteStore(path, hmac_key=sound[1], synchronous="NORMAL")
+
+    with pytest.raises(LogDamaged, match="head record of c was changed"):
+        store.verify("c")
+    store.close()
+
+
+def test_a_mac_in_other_letters_is_damage(sound: tuple[Path, bytes | None, str], tmp_path: Path) -> None:
+    problems = verified_after(sound, tmp_path, sql("UPDATE heads SET mac = '\u00fc'")).problems
+
+    assert [problem.what.split(":")[0] for problem in problems] == (
+        ["the head record's HMAC does not match the key"] if sound[1] else []
+    )
+
+
+REFUSED_WRITES = {
+    "an update": "UPDATE stored_events SET topic = 'x'",
+    "a deletion": "DELETE FROM stored_events",
+    "another row at a position": (
+        "INSERT OR REPLACE INTO stored_events SELECT originator_id, originator_version, 'x', state FROM stored_events"
+    ),
+    "a new position in an old row": (
+        "INSERT OR REPLACE INTO stored_events (rowid, originator_id, originator_version, topic, state) "
+        "VALUES (3, 'c', 12, 'x', x'00')"
+    ),
+    "an upsert": "INSERT INTO stored_events VALUES ('c', 3, 'x', x'00') ON CONFLICT DO UPDATE SET topic = 'x'",
+    "another blob under a digest": "INSERT OR REPLACE INTO blobs SELECT digest, x'00' FROM blobs",
+    "another blob in an old row": "INSERT OR REPLACE INTO blobs (rowid, digest, data) VALUES (1, x'00', x'00')",
+    "a head taken away": "DELETE FROM heads",
+    "a head put in its place": (
+        "INSERT OR REPLACE INTO heads SELECT campaign, 3, hash, mac, start, parent, partial FROM heads"
+    ),
+    "a head put back": "UPDATE heads SET position = 3",
+    "a head under another name": "UPDATE heads SET campaign = 'd'",
+    "a head with another origin": "UPDATE heads SET parent = 'd'",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_WRITES)
+def test_the_database_itself_refuses(sound: tuple[Path, bytes | None, str], tmp_path: Path, name: str) -> None:
+    path = tmp_path / "copy.db"
+    shutil.copyfile(sound[0], path)
+    database = sqlite3.connect(path)
+
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        database.execute(REFUSED_WRITES[name])
+    database.close()
+
+
 def test_a_changed_ancestor_is_found_from_its_fork(tmp_path: Path, open_at: OpenAt) -> None:
     store = open_at(tmp_path / "s.db")
     campaign_of(store, "c", notes_after=5)

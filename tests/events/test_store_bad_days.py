@@ -226,3 +226,37 @@ def test_a_lock_that_stays_is_named(store: SqliteStore, tmp_path: Path, monkeypa
     impatient.append("c", 1, notes("x"))
     impatient.close()
     assert driver_of(store, "c") is None
+
+
+def listed(path: Path) -> int:
+    """How many campaigns the store at a path holds."""
+    store = open_store(f"sqlite:///{path}")
+    try:
+        return len(store.campaigns())
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [("UPDATE store_schema SET version = 'x'", "schema version is 'x'"), ("DROP TABLE heads", "no whole store")],
+)
+def test_a_store_whose_own_tables_were_changed_is_damaged(tmp_path: Path, change: str, word: str) -> None:
+    open_store(f"sqlite:///{tmp_path}/s.db").close()
+    database = sqlite3.connect(tmp_path / "s.db")
+    database.execute(change)
+    database.commit()
+    database.close()
+
+    with pytest.raises(LogDamaged, match=word):
+        listed(tmp_path / "s.db")
+
+
+def test_a_schema_version_that_was_lost_is_written_anew(tmp_path: Path) -> None:
+    open_store(f"sqlite:///{tmp_path}/s.db").close()
+    database = sqlite3.connect(tmp_path / "s.db")
+    database.execute("DELETE FROM store_schema")
+    database.commit()
+    database.close()
+
+    assert listed(tmp_path / "s.db") == 0
