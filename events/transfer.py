@@ -34,6 +34,8 @@ from kernelbraid.events.recorder import Advance, HeadRow, Recorder, Segment, che
 
 FORMAT = "kernelbraid-campaign"
 FORMAT_VERSION = 1
+LINE_BYTES_MOST = 1 << 28
+"""Longest line read from a file; events take kilobytes, blobs a few megabytes."""
 
 
 class Exported(Value):
@@ -80,8 +82,11 @@ class Source(Protocol):
 def export_campaign(store: Source, campaign: str, path: Path) -> None:
     """Writes a campaign's file, beside it first, so that a failure leaves no half of one.
 
-    Raises CampaignMissing, BlobMissing, LogDamaged for a log whose chain does not hold.
+    Raises StoreError where a folder or a device is in the way, CampaignMissing, BlobMissing, and LogDamaged for a log
+    whose chain does not hold.
     """
+    if path.exists() and not path.is_file():
+        raise StoreError(f"{path} is a folder or a device: name a file")
     header, blobs = _surveyed(store, campaign)
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -146,7 +151,7 @@ def import_file(recorder: Recorder, codec: Codec, key: bytes | None, path: Path)
     """
     try:
         with open(path, "rb") as raw, gzip.GzipFile(fileobj=raw) as file:
-            header = _header(file.readline())
+            header = _header(_line(file))
             with recorder.datastore.transaction(commit=True) as cursor:
                 _Import(recorder, cursor, codec, key, file).all(header)
     except FileNotFoundError as error:
@@ -182,7 +187,7 @@ class _Import:
         for digest in sorted(self.named):
             if self.recorder.blob_in(self.cursor, bytes.fromhex(digest)) is None:
                 raise BlobMissing(f"an event names the blob {digest}, which neither the file nor the store holds")
-        if self.file.readline():
+        if self.file.read(1):
             raise LogDamaged("the file goes on after its last blob")
 
     def _campaign(self, exported: Exported, exam: Examination) -> None:
@@ -241,10 +246,18 @@ class _Import:
         return blob.digest
 
     def _line(self) -> bytes:
-        line = self.file.readline()
+        line = _line(self.file)
         if not line.endswith(b"\n"):
             raise LogDamaged("the file ends early")
         return line[:-1]
+
+
+def _line(file: gzip.GzipFile) -> bytes:
+    """The next line. Raises LogDamaged for one that no export writes: a small file may unpack to any length."""
+    line = file.readline(LINE_BYTES_MOST + 1)
+    if len(line) > LINE_BYTES_MOST:
+        raise LogDamaged(f"a line of the file has more than {LINE_BYTES_MOST} bytes")
+    return line
 
 
 def _header(line: bytes) -> Header:

@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernelbraid.events import transfer
 from kernelbraid.events.errors import (
     BlobMissing,
     CampaignExists,
@@ -242,6 +244,27 @@ def test_what_cannot_be_exported_leaves_no_file(told: SqliteStore, tmp_path: Pat
         told.export("c", tmp_path / "c.gz")
 
     assert [path.name for path in tmp_path.iterdir() if "gz" in path.name] == []
+
+
+def test_a_folder_or_a_device_is_never_written_over(told: SqliteStore, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    for place in (tmp_path, Path("."), pipe):
+        with pytest.raises(StoreError, match="name a file"):
+            told.export("c", place)
+    assert pipe.is_fifo()
+
+
+def test_a_small_file_that_unpacks_to_a_huge_line_is_refused(
+    other: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "LINE_BYTES_MOST", 100_000)
+    file = tmp_path / "bomb.gz"
+    file.write_bytes(gzip.compress(b" " * 1_000_000))
+
+    with pytest.raises(LogDamaged, match="more than 100000 bytes"):
+        other.import_(file)
 
 
 def test_a_damaged_log_is_not_exported(told: SqliteStore, tmp_path: Path) -> None:
