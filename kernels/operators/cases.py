@@ -51,20 +51,41 @@ class Reference(Protocol):
         """Decode calls (and shorter full-path calls) that must reproduce parts of `full`, whole sequence included."""
 
 
+REFERENCE_FUNCTIONS = ("make_inputs", "reference", "agreements")
+
+
 @cache
 def load_module(path: Path) -> Any:
-    """A Python file of an operator's folder as a module (trusted: it ships with the operator)."""
+    """A Python file of an operator's folder as a module (trusted: it ships with the operator).
+
+    Raises OperatorError for a file that is missing or that Python cannot run, whatever it raises.
+    """
     spec = spec_from_file_location(f"kernelbraid_operator_{path.parent.name}_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise OperatorError(f"{path} is missing: an operator needs it")
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise OperatorError(f"{path} cannot be loaded: {described(error)}; mend it and try again") from error
     return module
 
 
+def described(error: BaseException) -> str:
+    """An exception out of an operator's own code in one line, with the line of a syntax error."""
+    line = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
+    words = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {words}{line}"
+
+
 def load_reference(operator: Operator) -> Reference:
-    """The operator's reference functions."""
-    return cast(Reference, load_module(operator.folder / "reference.py"))
+    """The operator's reference functions. Raises OperatorError."""
+    path = operator.folder / "reference.py"
+    module = load_module(path)
+    missing = [name for name in REFERENCE_FUNCTIONS if not callable(getattr(module, name, None))]
+    if missing:
+        raise OperatorError(f"{path} does not define {', '.join(missing)}")
+    return cast(Reference, module)
 
 
 def to_bfloat16(values: NDArray[Any]) -> NDArray[np.uint16]:

@@ -6,13 +6,17 @@ campaign; it is told the facts about a parent and answers with evidence, or with
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal, cast
+from dataclasses import dataclass, replace
+from functools import wraps
+from pathlib import Path
+from typing import Literal, TypeVar
 
-from kernelbraid.kernels.operators.cases import load_module
-from kernelbraid.kernels.operators.operator import Operator, Sources
+from kernelbraid.kernels.operators.cases import described, load_module
+from kernelbraid.kernels.operators.operator import Operator, OperatorError, Sources
 from kernelbraid.kernels.operators.regions import Refused
 
+A = TypeVar("A")
+B = TypeVar("B")
 Scope = Literal["full", "decode", "joint"]
 
 
@@ -63,8 +67,36 @@ class Mechanism:
 
 
 def load_catalogue(operator: Operator, target: str) -> tuple[Mechanism, ...]:
-    """The operator's mechanisms for a target, in the catalogue's order."""
-    return cast(tuple[Mechanism, ...], load_module(operator.folder / target / "catalogue.py").CATALOGUE)
+    """The operator's mechanisms for a target, in the catalogue's order. Raises OperatorError.
+
+    What their functions raise, but for Refused, is an OperatorError too, which names file and mechanism.
+    """
+    path = operator.folder / target / "catalogue.py"
+    found = getattr(load_module(path), "CATALOGUE", None)
+    if not isinstance(found, tuple | list) or not all(isinstance(item, Mechanism) for item in found):
+        raise OperatorError(f"{path} must define CATALOGUE, a tuple of Mechanism")
+    return tuple(
+        replace(
+            item, edit=_named(path, item, "edit", item.edit), evidence=_named(path, item, "evidence", item.evidence)
+        )
+        for item in found
+    )
+
+
+def _named(path: Path, mechanism: Mechanism, role: str, function: Callable[[A], B]) -> Callable[[A], B]:
+    """The function, its faults told by the file and the mechanism that must be mended."""
+
+    @wraps(function)
+    def called(argument: A) -> B:
+        try:
+            return function(argument)
+        except Refused:
+            raise
+        except Exception as error:
+            what = f"{path}: {role} of the mechanism {mechanism.name} failed"
+            raise OperatorError(f"{what}: {described(error)}; mend it, then resume the campaign") from error
+
+    return called
 
 
 def apply(mechanisms: Iterable[Mechanism], sources: Sources) -> Sources:

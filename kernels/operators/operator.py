@@ -176,7 +176,8 @@ def load_operator(name_or_folder: str) -> Operator:
         return _operator(folder.resolve(), tomllib.loads(text), text)
     except OSError as error:
         known = ", ".join(operator_names())
-        raise OperatorError(f"no operator {name_or_folder!r}: known are {known}, or name a folder") from error
+        where = f"; a folder's path counts from {Path.cwd()}" if "/" in name_or_folder else ""
+        raise OperatorError(f"no operator {name_or_folder!r}: known are {known}, or name a folder{where}") from error
     except KeyError as error:
         raise OperatorError(f"{folder / 'operator.toml'} lacks {error}") from error
     except (TypeError, AttributeError, ValueError) as error:

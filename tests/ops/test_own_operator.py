@@ -1,0 +1,84 @@
+"""Operators of a user's own with something wrong in their folder: file and next step are named, the log is intact."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from kernelbraid.kernels.operators.cases import load_module, load_reference
+from kernelbraid.kernels.operators.operator import OperatorError, load_operator
+from tests.ops.conftest import call
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_operator" / "silu_and_mul"
+CATALOGUE = "cpu/catalogue.py"
+REPLACED = """
+import dataclasses
+def broken(given):
+    raise ZeroDivisionError("boom")
+CATALOGUE = tuple(dataclasses.replace(item, {role}=broken) for item in CATALOGUE)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A copy of the example's operator."""
+    copy = tmp_path / "silu_and_mul"
+    shutil.copytree(EXAMPLE, copy)
+    load_module.cache_clear()
+    yield copy
+    load_module.cache_clear()
+
+
+def searched(folder: Path) -> Result:
+    return call(folder.parent / "s.db", "run", str(folder), "--audits", "2")
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ("def (", "SyntaxError: invalid syntax (line"),
+        ("import no_such_module", "no_such_module"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("CATALOGUE = 7", "must define CATALOGUE"),
+        ("CATALOGUE = (1, 2)", "must define CATALOGUE"),
+    ],
+)
+def test_a_catalogue_that_cannot_be_loaded_is_named(folder: Path, more: str, word: str) -> None:
+    with open(folder / CATALOGUE, "a") as file:
+        file.write(more)
+
+    result = searched(folder)
+
+    assert result.exit_code == 1
+    assert str(folder / CATALOGUE) in result.stderr
+    assert word in result.stderr
+
+
+@pytest.mark.parametrize("role", ["evidence", "edit"])
+def test_a_mechanism_that_fails_is_named_and_the_campaign_goes_on_when_it_is_mended(folder: Path, role: str) -> None:
+    whole = (folder / CATALOGUE).read_text()
+    (folder / CATALOGUE).write_text(whole + REPLACED.format(role=role))
+
+    failed = searched(folder)
+    (folder / CATALOGUE).write_text(whole)
+    load_module.cache_clear()
+    resumed = call(folder.parent / "s.db", "resume", "silu_and_mul-1")
+
+    assert failed.exit_code == 1
+    assert f"{role} of the mechanism polynomial_exp failed: ZeroDivisionError: boom" in failed.stderr
+    assert resumed.exit_code == 0
+    assert call(folder.parent / "s.db", "verify", "silu_and_mul-1").exit_code == 0
+
+
+def test_a_reference_that_lacks_a_function_is_named(folder: Path) -> None:
+    (folder / "reference.py").write_text("make_inputs = reference = print")
+
+    with pytest.raises(OperatorError, match=r"reference\.py does not define agreements"):
+        load_reference(load_operator(str(folder)))
+
+
+def test_a_folder_that_is_not_there_is_told_with_the_place_it_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="counts from"):
+        load_operator("no/such/folder")
