@@ -36,7 +36,7 @@ def fork(
     and for the contract declared today; where that differs from the parent's, root, best and frontier are audited
     again before any action. Nothing of the parent is changed.
 
-    Raises CampaignMissing, PositionMissing, RuleBroken (kappa spent), KernelbraidError (unknown key).
+    Raises CampaignMissing, PositionMissing, RuleBroken (kappa spent), PolicyRefused (unknown key or value).
     """
     state = fold(store.read(parent, upto=at))
     return fork_state(

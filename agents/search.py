@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
+from pydantic import ValidationError
+
 from kernelbraid.agents.auditor import Harness, environment_of
 from kernelbraid.agents.campaign import Campaign, Watch
 from kernelbraid.agents.catalogue.brancher import CatalogueBrancher
@@ -31,6 +33,10 @@ from kernelbraid.projections.summary import CampaignSummary, summary
 
 TARGETS = ("cpu",)
 HarnessFactory = Callable[[Operator, str], AbstractContextManager[Harness]]
+
+
+class PolicyRefused(KernelbraidError):
+    """A policy has no such key, or the key no such value."""
 
 
 class EnvironmentSource(Protocol):
@@ -153,15 +159,16 @@ def require_strategies(policy: Policy, strategies: Strategies) -> None:
 
 
 def changed_policy(policy: Policy, changes: Mapping[str, object]) -> Policy:
-    """The policy with some keys set anew. Raises KernelbraidError for a key that is none, or a value that is off."""
+    """The policy with some keys set anew. Raises PolicyRefused for a key that is none, or a value that is off."""
     unknown = sorted(set(changes) - set(Policy.model_fields))
     if unknown:
         known = ", ".join(Policy.model_fields)
-        raise KernelbraidError(f"{', '.join(unknown)} is no policy key; these are: {known}")
+        raise PolicyRefused(f"{', '.join(unknown)} is no policy key; these are: {known}")
     try:
         return Policy.model_validate({**policy.model_dump(), **changes})
-    except ValueError as error:
-        raise KernelbraidError(f"a policy key has no such value: {error}") from error
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise PolicyRefused(f"a policy key has no such value: {wrong}") from error
 
 
 def make_desk(store: Store, operator: str, target: str, strategies: Strategies) -> Desk:

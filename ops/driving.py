@@ -12,7 +12,7 @@ from kernelbraid.events.event import Recorded
 from kernelbraid.events.state import State
 from kernelbraid.events.store import Store
 from kernelbraid.kernels.audit.sandbox import SandboxKind
-from kernelbraid.ops.exits import ExitCode
+from kernelbraid.ops.exits import ExitCode, OpsError
 from kernelbraid.ops.logging import logger
 from kernelbraid.ops.metrics.server import serving
 from kernelbraid.ops.progress.live import LiveProgress
@@ -91,5 +91,11 @@ def _keep_best(store: Store, summary: CampaignSummary) -> Path | None:
     if folder is None or summary.best is None or summary.counts.promoted == 0:
         return None
     into = folder / "best" / summary.campaign / summary.best.implementation
-    write_best(store, summary.campaign, into)
+    try:
+        write_best(store, summary.campaign, into)
+    except OpsError as error:
+        # The search itself succeeded, so its outcome is still told.
+        tell(f"the best's sources were not kept: {error}")
+        tell(f"next:  kernelbraid best {summary.campaign} --out DIR{store_words(store)}")
+        return None
     return from_here(into)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
+from kernelbraid.agents.search import PolicyRefused
 from kernelbraid.events.errors import (
     BlobMissing,
     CampaignExists,
@@ -12,6 +13,7 @@ from kernelbraid.events.errors import (
     EventInvalid,
     KernelbraidError,
     LogDamaged,
+    NameRefused,
     NotDrivable,
     PositionMissing,
     RuleBroken,
@@ -80,6 +82,8 @@ _ENDINGS: tuple[tuple[type[Exception], Ending], ...] = (
         Ending(ExitCode.DRIVEN, "`kernelbraid log CAMPAIGN --follow` watches it, `pause` or `stop` ends it"),
     ),
     (Unavailable, Ending(ExitCode.USAGE)),
+    (PolicyRefused, Ending(ExitCode.USAGE)),
+    (NameRefused, Ending(ExitCode.USAGE, "choose another --name")),
     (FolderTaken, Ending(ExitCode.FAILURE, "name another folder with --out, or empty that one")),
     (PortTaken, Ending(ExitCode.FAILURE, "choose another --metrics-port")),
     (StoreReadOnly, Ending(ExitCode.FAILURE, "choose a store that can be written: --store sqlite:///PATH")),

@@ -19,6 +19,9 @@ def prepare_streams() -> None:
 
     Under a plain C locale signs beyond ASCII are written as escapes, and tables, trees and bars are drawn in ASCII.
     """
+    # Python has no such stream at all where the shell closed it.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # open as long as the process
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     encoding = "ascii" if _plain_locale() else None
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from kernelbraid.ops.exits import EXPECTED, ExitCode, ending_of
 from kernelbraid.ops.report.figures import plain
-from kernelbraid.ops.terminal import tell
+from kernelbraid.ops.terminal import flush, tell
 
 
 class Door(TyperGroup):
@@ -18,12 +18,18 @@ class Door(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command. Raises typer.Exit with the code of what went wrong."""
         try:
-            return super().invoke(ctx)
+            ended = super().invoke(ctx)
+            flush()
+            return ended
         except EXPECTED as error:
             raise typer.Exit(explain(error)) from None
         except BrokenPipeError:
             _forget_stdout()
             raise typer.Exit(ExitCode.OK) from None
+        except OSError as error:
+            _forget_stdout()
+            tell(f"error: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}")
+            raise typer.Exit(ExitCode.FAILURE) from None
         except KeyboardInterrupt:
             tell("interrupted")
             raise typer.Exit(ExitCode.INTERRUPTED) from None

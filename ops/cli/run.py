@@ -33,7 +33,7 @@ def run(
         float | None, typer.Option(min=1e-3, metavar="SECONDS", help="Stop after driving this long.")
     ] = None,
     parallel: Annotated[int, typer.Option(min=1, max=64, help="Actions in flight at once; timing stays serial.")] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
+    seed: Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1, help="Seed of every random choice.")] = 0,
     unsafe_no_sandbox: Annotated[
         bool, typer.Option("--unsafe-no-sandbox", help="Run candidates with your own rights, without a sandbox.")
     ] = False,

@@ -214,3 +214,22 @@ def test_ctrl_c_on_a_terminal_is_no_verdict_on_the_candidate(tmp_path: Path) -> 
     assert b"paused: interrupted by SIGINT" in stderr
     assert b"crashed" not in stderr
     assert b"build_failed" not in stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", [("log", CAMPAIGN), ("show", CAMPAIGN, "--json"), ("list",)])
+def test_an_output_that_takes_nothing_is_told_without_a_traceback(store: Path, words: tuple[str, ...]) -> None:
+    with open("/dev/full", "wb") as full:
+        process = begun(store, *words, stdout=full)
+        _, told = process.communicate(timeout=PATIENCE_S)
+
+    assert process.returncode == 1
+    assert b"No space left" in told
+    assert b"Traceback" not in told
+
+
+def test_a_closed_output_is_no_failure(store: Path) -> None:
+    line = f"exec {sys.executable} {PROGRAM} --store sqlite:///{store} show {CAMPAIGN} >&-"
+    process = subprocess.run(["sh", "-c", line], capture_output=True, env={**os.environ, "AUDIT_S": "0"})
+
+    assert (process.returncode, process.stderr) == (0, b"")

@@ -148,3 +148,37 @@ def test_a_campaign_of_another_machine_is_not_resumed_but_told_how_to_go_on(cli:
 
     assert result.exit_code == 1
     assert "fork it" in result.stderr
+
+
+@pytest.mark.parametrize("change", ["kappa=none", "nonsense=1", "audits=-3", "seed=99999999999999999999999"])
+def test_a_wrong_policy_is_a_usage_error_in_plain_words(cli: Cli, change: str) -> None:
+    result = cli("fork", CAMPAIGN, "--set", change)
+
+    assert result.exit_code == 2
+    assert change.split("=")[0] in result.stderr
+    assert "pydantic" not in result.stderr
+
+
+@pytest.mark.parametrize("name", ["../x", "\u00fc", "a b", "a" * 101, ".."])
+def test_a_name_that_no_campaign_may_have_is_a_usage_error(tmp_path: Path, name: str) -> None:
+    result = call(tmp_path / "s.db", "run", "linear", "--audits", "1", "--name", name)
+
+    assert result.exit_code == 2
+    assert "no campaign name" in result.stderr
+    assert json.loads(call(tmp_path / "s.db", "list", "--json").stdout) == []
+
+
+def test_a_seed_beyond_what_the_log_holds_is_a_usage_error(tmp_path: Path) -> None:
+    assert call(tmp_path / "s.db", "run", "linear", "--seed", str(2**63)).exit_code == 2
+
+
+def test_files_in_the_way_of_the_best_do_not_hide_the_outcome(tmp_path: Path) -> None:
+    (tmp_path / "best").write_text("mine")
+
+    result = call(tmp_path / "kernelbraid.db", "run", "linear", "--audits", "8")
+
+    assert result.exit_code == 0
+    assert "weighted sum" in result.stdout
+    assert "the best's sources were not kept" in result.stderr
+    assert f"best {CAMPAIGN} --out" in result.stderr
+    assert (tmp_path / "best").read_text() == "mine"
