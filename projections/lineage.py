@@ -170,14 +170,15 @@ def _objective_s(node: Implementation) -> float | None:
 
 
 def _speedup_ratio(state: State, node: Implementation) -> float | None:
-    """The one from its own blocks, else root over it from two sessions, which is only indicative."""
+    """The one from its own blocks; where the root was not timed in them, the incumbent's over the paired ratio."""
     if node.id == ROOT:
         return None if state.root_objective_s is None else 1.0
     if node.measurement is None:
         return None
-    if node.measurement.speedup_ratio is not None or state.root_objective_s is None:
+    if node.measurement.speedup_ratio is not None:
         return node.measurement.speedup_ratio
-    return state.root_objective_s / node.measurement.objective_s
+    beside = _speedup_ratio(state, state.implementations[node.measurement.incumbent])
+    return None if beside is None else beside / node.measurement.ratio
 
 
 # --- the fold ------------------------------------------------------------------------------------------------------
