@@ -5,6 +5,7 @@ calls that must reproduce parts of a full-path call bit for bit.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
@@ -79,13 +80,49 @@ def described(error: BaseException) -> str:
 
 
 def load_reference(operator: Operator) -> Reference:
-    """The operator's reference functions. Raises OperatorError."""
+    """The operator's reference functions. Raises OperatorError, as they then do for whatever they raise."""
     path = operator.folder / "reference.py"
     module = load_module(path)
     missing = [name for name in REFERENCE_FUNCTIONS if not callable(getattr(module, name, None))]
     if missing:
         raise OperatorError(f"{path} does not define {', '.join(missing)}")
-    return cast(Reference, module)
+    return _Told(path, cast(Reference, module))
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A reference whose faults are told by the file that must be mended."""
+
+    path: Path
+    functions: Reference
+
+    def make_inputs(self, entry: Entry, dims: Mapping[str, int], rng: np.random.Generator, style: str) -> Arrays:
+        with self._told("make_inputs"):
+            return self.functions.make_inputs(entry, dims, rng, style)
+
+    def reference(self, entry: Entry, dims: Mapping[str, int], inputs: Arrays) -> Mapping[str, NDArray[np.float64]]:
+        with self._told("reference"):
+            return self.functions.reference(entry, dims, inputs)
+
+    def agreements(self, full: Call, decode: Entry) -> Iterator[Agreement]:
+        with self._told("agreements"):
+            found = iter(self.functions.agreements(full, decode))
+        while True:
+            with self._told("agreements"):
+                item = next(found, None)
+            if item is None:
+                return
+            yield item
+
+    @contextmanager
+    def _told(self, role: str) -> Iterator[None]:
+        try:
+            yield
+        except OperatorError:
+            raise
+        except Exception as error:
+            what = f"{self.path}: {role} failed: {described(error)}"
+            raise OperatorError(f"{what}; mend it, then resume the campaign") from error
 
 
 def to_bfloat16(values: NDArray[Any]) -> NDArray[np.uint16]:

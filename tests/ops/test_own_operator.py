@@ -1,13 +1,14 @@
 """Operators of a user's own with something wrong in their folder: file and next step are named, the log is intact."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import Result
 
-from kernelbraid.kernels.operators.cases import load_module, load_reference
+from kernelbraid.kernels.operators.cases import Call, load_module, load_reference
 from kernelbraid.kernels.operators.operator import OperatorError, load_operator
 from tests.ops.conftest import call
 
@@ -82,3 +83,20 @@ def test_a_reference_that_lacks_a_function_is_named(folder: Path) -> None:
 def test_a_folder_that_is_not_there_is_told_with_the_place_it_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="counts from"):
         load_operator("no/such/folder")
+
+
+@pytest.mark.parametrize("function", ["make_inputs", "reference", "agreements"])
+def test_a_reference_that_fails_is_named(folder: Path, function: str) -> None:
+    with open(folder / "reference.py", "a") as file:
+        file.write(f"\ndef {function}(*given):\n    raise ZeroDivisionError('boom')\n")
+    operator = load_operator(str(folder))
+    entry = operator.entries[0]
+    rng, reference = np.random.default_rng(0), load_reference(operator)
+    calls: dict[str, Callable[[], object]] = {
+        "make_inputs": lambda: reference.make_inputs(entry, {}, rng, "normal"),
+        "reference": lambda: reference.reference(entry, {}, {}),
+        "agreements": lambda: list(reference.agreements(Call(entry, {}, {}), entry)),
+    }
+
+    with pytest.raises(OperatorError, match=rf"reference\.py: {function} failed: ZeroDivisionError: boom"):
+        calls[function]()
