@@ -35,7 +35,7 @@ def _fault(error: Exception, path: Path | None) -> KernelbraidError:
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
             return StoreReadOnly(f"{where} cannot be written: check its permissions and its folder's")
         case sqlite3.SQLITE_CANTOPEN:
-            return StoreError(f"{where} cannot be opened: check that its folder exists and may be entered, and the file may be read")
+            return StoreError(f"{where} cannot be opened: check that its folder may be entered and the file read")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StoreError(f"{where} stayed locked by other writers: try again")
         case sqlite3.SQLITE_CONSTRAINT:
