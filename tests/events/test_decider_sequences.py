@@ -201,7 +201,9 @@ class Recount:
             self.unpromoted.clear()
             self.best = None
         elif self.best is None:
+            # Judged anew, though it may have been judged after the stop: what failed then does not count.
             self.due.add(ROOT)
+            self.faults.pop(ROOT, None)
 
     def take_CampaignPaused(self, event: CampaignPaused) -> None:
         assert not self.paused
