@@ -6,7 +6,6 @@ won, is settled here at append, from the state of that moment.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from kernelbraid.agents.strategy import Desk
 from kernelbraid.events import decider
@@ -33,20 +32,6 @@ from kernelbraid.events.values import (
 from kernelbraid.kernels.audit import outcome as found
 from kernelbraid.kernels.audit import statistics
 from kernelbraid.kernels.audit.outcome import AuditOutcome, Blocks, Candidate, Qualification, TimingOutcome
-
-
-class Harness(Protocol):
-    """What the auditor needs of a harness; kernels/audit has the real one and a simulated one."""
-
-    def qualify(self, root: Candidate, baselines: Sequence[Candidate]) -> Qualification:
-        """Audit the root and time it beside its baselines."""
-
-    def audit(self, candidate: Candidate, root: Candidate, incumbent: Callable[[], Candidate]) -> AuditOutcome:
-        """Build, check and time a candidate; the incumbent is asked for once the clock is free."""
-
-    def time(self, candidate: Candidate, root: Candidate, incumbent: Callable[[], Candidate]) -> TimingOutcome:
-        """Time a verified candidate again."""
-
 
 # --- what to audit -------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from kernelbraid.agents.auditor import Harness
 from kernelbraid.agents.campaign import Campaign
 from kernelbraid.agents.strategy import Desk
+from kernelbraid.kernels.audit.auditing import Auditing
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,4 +13,4 @@ class Crew:
 
     campaign: Campaign
     desk: Desk
-    harness: Harness
+    harness: Auditing

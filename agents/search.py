@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from pydantic import ValidationError
 
-from kernelbraid.agents.auditor import Harness, environment_of
+from kernelbraid.agents.auditor import environment_of
 from kernelbraid.agents.campaign import Campaign, Watch
 from kernelbraid.agents.catalogue.brancher import CatalogueBrancher
 from kernelbraid.agents.catalogue.editor import CatalogueEditor
@@ -27,12 +27,13 @@ from kernelbraid.events.state import State, fold
 from kernelbraid.events.store import Store, driver_lease
 from kernelbraid.events.values import Contract, Digests, Environment, Policy, Specification, StopReason, Workload
 from kernelbraid.kernels.audit import harness as native
+from kernelbraid.kernels.audit.auditing import Auditing
 from kernelbraid.kernels.operators.catalogue import catalogue_digest, load_catalogue
 from kernelbraid.kernels.operators.operator import Operator, load_operator
 from kernelbraid.projections.summary import CampaignSummary, summary
 
 TARGETS = ("cpu",)
-HarnessFactory = Callable[[Operator, str], AbstractContextManager[Harness]]
+HarnessFactory = Callable[[Operator, str], AbstractContextManager[Auditing]]
 
 
 class PolicyRefused(KernelbraidError):
@@ -64,9 +65,9 @@ def catalogue_strategies() -> Strategies:
     return Strategies(CataloguePlanner(), CatalogueEditor(), CatalogueBrancher())
 
 
-def native_harness(operator: Operator, target: str) -> AbstractContextManager[Harness]:
+def native_harness(operator: Operator, target: str) -> AbstractContextManager[Auditing]:
     """The harness of this machine."""
-    return cast(AbstractContextManager[Harness], native.Harness(operator, target))
+    return cast(AbstractContextManager[Auditing], native.Harness(operator, target))
 
 
 def run(
@@ -126,7 +127,7 @@ def _drive(
     store: Store,
     name: str,
     desk: Desk,
-    running: Harness,
+    running: Auditing,
     watch: Watch | None,
     pause_requested: PauseRequested,
     resumed: str | None,
@@ -261,8 +262,8 @@ def _agents_digest() -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-def _environment(running: Harness) -> Environment:
-    return environment_of(cast(EnvironmentSource, running).environment())
+def _environment(running: Auditing) -> Environment:
+    return environment_of(running.environment())
 
 
 # --- from elsewhere ------------------------------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 from contextlib import AbstractContextManager
 from typing import cast
 
-from kernelbraid.agents.auditor import Harness
 from kernelbraid.agents.search import HarnessFactory, native_harness
 from kernelbraid.kernels.audit import harness as native
+from kernelbraid.kernels.audit.auditing import Auditing
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
 from kernelbraid.kernels.operators.operator import Operator
 from kernelbraid.ops.wiring import Wiring
@@ -18,6 +18,6 @@ def harness_factory(wiring: Wiring, unsafe_no_sandbox: bool = False) -> HarnessF
     return _unboxed if unsafe_no_sandbox else native_harness
 
 
-def _unboxed(operator: Operator, target: str) -> AbstractContextManager[Harness]:
+def _unboxed(operator: Operator, target: str) -> AbstractContextManager[Auditing]:
     harness = native.Harness(operator, target, Sandbox(SandboxKind.NONE))
-    return cast(AbstractContextManager[Harness], harness)
+    return cast(AbstractContextManager[Auditing], harness)

@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import Self
 
 from kernelbraid.agents import forking, search
-from kernelbraid.agents.auditor import Harness
 from kernelbraid.events.audit import AuditCompleted
 from kernelbraid.events.event import Recorded
 from kernelbraid.events.state import State, fold
 from kernelbraid.events.store import Store, open_store
 from kernelbraid.events.values import Policy
+from kernelbraid.kernels.audit.auditing import Auditing
 from kernelbraid.kernels.audit.environment import Environment
 from kernelbraid.kernels.audit.outcome import AuditOutcome, Candidate, Qualification, TimingOutcome
 from kernelbraid.kernels.audit.simulated import SimulatedHarness
@@ -56,11 +56,14 @@ class StoppedHarness:
         with _Stopwatch(self):
             return self._harness.time(candidate, root, incumbent)
 
+    def close(self) -> None:
+        """Nothing to end."""
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Nothing to end."""
+        self.close()
 
 
 class _Stopwatch:
@@ -83,7 +86,7 @@ class Laps:
     _at_s: float | None = None
     _spent_s: float = 0.0
 
-    def made(self, operator: Operator, target: str) -> AbstractContextManager[Harness]:
+    def made(self, operator: Operator, target: str) -> AbstractContextManager[Auditing]:
         """The harness factory of the campaign measured."""
         self.harness = StoppedHarness(operator, target)
         return self.harness
