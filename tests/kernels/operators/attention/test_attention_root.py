@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kernelbraid.kernels.operators.cases import load_module
-from kernelbraid.kernels.operators.operator import STYLES, Baseline
+from kernelbraid.kernels.operators.operator import STYLES, Baseline, OperatorError
 from kernelbraid.kernels.operators.regions import FRAME, edit_region, regions
 
 BUILDS = load_module(Path(__file__).parent / "builds.py")
@@ -76,5 +76,5 @@ def test_an_agreed_error_is_seen_as_inaccurate(tmp_path: Path) -> None:
 
 def test_unknown_style_is_refused() -> None:
     entry = OPERATOR.entry("attention_full_f32")
-    with pytest.raises(ValueError, match="unknown style"):
+    with pytest.raises(OperatorError, match="unknown style"):
         REFERENCE.make_inputs(entry, SMALL[0].dims, np.random.default_rng(0), "loud")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kernelbraid.kernels.operators.cases import Call, from_bfloat16, load_reference, to_bfloat16
-from kernelbraid.kernels.operators.operator import STYLES, load_operator
+from kernelbraid.kernels.operators.operator import STYLES, OperatorError, load_operator
 from kernelbraid.kernels.operators.regions import edit_region, regions
 
 OPERATOR = load_operator("linear")
@@ -88,7 +88,7 @@ def test_inputs_have_the_declared_shapes_and_dtypes_in_every_style(style: str) -
 
 def test_an_unknown_style_is_refused() -> None:
     entry = OPERATOR.entries[0]
-    with pytest.raises(ValueError, match="unknown style loud"):
+    with pytest.raises(OperatorError, match="unknown style loud"):
         load_reference(OPERATOR).make_inputs(entry, dict.fromkeys(entry.dims, 2), np.random.default_rng(0), "loud")
 
 
