@@ -40,6 +40,9 @@ class Correctness(StrEnum):
     NONDETERMINISTIC = "nondeterministic"
     WRONG_ARTIFACT = "wrong_artifact"
     FASTER_THAN_POSSIBLE = "faster_than_possible"
+    LATE_WRITE = "late_write"
+    CLOCK_DISPUTED = "clock_disputed"
+    FORBIDDEN_LIBRARY = "forbidden_library"
 
 
 class Infrastructure(StrEnum):
@@ -156,6 +159,12 @@ class Environment(Value):
     sandbox: str
     harness_digest: str
     toolchain_digest: str
+    device: str = ""
+    """The accelerator's name and UUID; empty on the CPU."""
+    packages: dict[str, str] = Field(default_factory=dict)
+    """Versions that a verdict depends on besides the compiler's, such as driver, torch and triton."""
+    physics: dict[str, float] = Field(default_factory=dict)
+    """The machine's measured ceilings: bandwidth_bytes_per_s, flop_per_s, call_floor_s, ..."""
 
 
 class Digests(Value):

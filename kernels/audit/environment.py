@@ -2,7 +2,8 @@
 
 import hashlib
 import platform
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 SANDBOX_NONE = "none"
@@ -28,6 +29,12 @@ class Environment:
     """bubblewrap, landlock or none."""
     harness_digest: str
     toolchain_digest: str
+    device: str = ""
+    """The accelerator's name and UUID; empty on the CPU."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Versions that a verdict depends on besides the compiler's, such as driver, torch and triton."""
+    physics: Mapping[str, float] = field(default_factory=dict)
+    """The machine's measured ceilings: bandwidth_bytes_per_s, flop_per_s, call_floor_s, ..."""
 
 
 def cpu_model() -> str:

@@ -45,6 +45,9 @@ class Correctness(StrEnum):
     FASTER_THAN_POSSIBLE = "faster_than_possible"
     EXITED_EARLY = "exited_early"
     OUTPUT_FLOOD = "output_flood"
+    LATE_WRITE = "late_write"
+    CLOCK_DISPUTED = "clock_disputed"
+    FORBIDDEN_LIBRARY = "forbidden_library"
 
 
 class Infrastructure(StrEnum):
