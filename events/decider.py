@@ -49,6 +49,7 @@ from kernelbraid.events.values import (
     Region,
     Specification,
     StopReason,
+    environment_digest,
 )
 
 Events = tuple[Event, ...]
@@ -92,7 +93,7 @@ def resume(state: State, environment: Environment, reason: str = "") -> Events:
     _opened(state)
     require(state.status != "stopped", "the campaign is stopped, which is final: fork it to go on")
     require(
-        environment == state.environment,
+        environment_digest(environment) == state.environment_digest,
         "the environment changed since the campaign opened, so its verdicts no longer hold here: "
         "fork it, and the fork audits root, best and frontier again",
     )
@@ -164,7 +165,8 @@ def fork(
     before = state.specified()
     changes = specification_changes(before, specification)
     require(state.kappa < specification.policy.kappa, "kappa is spent at that position: fork with a larger --set kappa")
-    stale = reaudit or before.contract != specification.contract or state.environment != environment
+    elsewhere = environment_digest(environment) != state.environment_digest
+    stale = reaudit or elsewhere or before.contract != specification.contract
     forked = CampaignForked(
         parent=state.campaign,
         at=state.position,

@@ -54,7 +54,7 @@ from kernelbraid.events.values import (
     SourceFile,
     Specification,
     StopReason,
-    value_digest,
+    environment_digest,
 )
 
 Status = Literal["opening", "running", "paused", "stopped"]
@@ -313,7 +313,7 @@ def _opened(state: State, event: CampaignOpened, position: int) -> None:
 
 def _environment(state: State, environment: Environment) -> None:
     state.environment = environment
-    state.environment_digest = value_digest(environment)
+    state.environment_digest = environment_digest(environment)
 
 
 def _qualified(state: State, event: RootQualified, position: int) -> None:

@@ -252,6 +252,15 @@ class Change(Value):
     after: str
 
 
-def value_digest(value: Value) -> str:
-    """SHA-256 of a value's canonical JSON: equal values have equal digests on any machine."""
-    return hashlib.sha256(orjson.dumps(value.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)).hexdigest()
+_YOUNGER_FIELDS = ("device", "packages")
+"""Environments recorded before these fields existed keep their digests: an empty one is left out."""
+
+
+def environment_digest(environment: Environment) -> str:
+    """SHA-256 of the canonical JSON of what identifies a machine: environments with one digest are the same one.
+
+    The measured ceilings are no part of it: they differ from one measurement to the next.
+    """
+    unnamed = {name for name in _YOUNGER_FIELDS if not getattr(environment, name)}
+    identity = environment.model_dump(mode="json", exclude={"physics", *unnamed})
+    return hashlib.sha256(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -39,13 +39,14 @@ def compare(left: State, right: State, left_lineage: Lineage, right_lineage: Lin
     """Set two opened campaigns side by side; nobody is asked whether they are driven, so none counts as interrupted."""
     common = common_ancestor(_segments(left, left_lineage), _segments(right, right_lineage))
     shared = 0 if common is None else common.position
-    comparable = left.specified().contract == right.specified().contract and left.environment == right.environment
+    same_environment = left.environment_digest == right.environment_digest
+    comparable = same_environment and left.specified().contract == right.specified().contract
     return Comparison(
         left=_side(left, shared),
         right=_side(right, shared),
         common=common,
         differences=specification_changes(left.specified(), right.specified()),
-        same_environment=left.environment == right.environment,
+        same_environment=same_environment,
         comparable=comparable,
         best_ratio=_best_ratio(left, right) if comparable else None,
     )

@@ -30,7 +30,7 @@ from kernelbraid.events.values import (
     SourceFile,
     Specification,
     Workload,
-    value_digest,
+    environment_digest,
 )
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -150,7 +150,7 @@ ENVIRONMENT = Environment(
     toolchain_digest="t",
 )
 ELSEWHERE = ENVIRONMENT.model_copy(update={"cpu_model": "another cpu"})
-HERE = value_digest(ENVIRONMENT)
+HERE = environment_digest(ENVIRONMENT)
 DIGESTS = Digests(catalogue="c", templates="t", agents="a")
 WORKLOADS = (
     Workload(name="prefill", entry="full", path="full", dtype="f32", dims={"n": 64}, weight=1.0, limit_ratio=1.1),

@@ -14,7 +14,7 @@ from kernelbraid.events.values import (
     Latency,
     Performance,
     StopReason,
-    value_digest,
+    environment_digest,
 )
 from tests.events.given import (
     ELSEWHERE,
@@ -119,7 +119,7 @@ def test_a_failed_audit_measures_nothing_and_uses_no_confirmation() -> None:
 
 
 def test_an_audit_from_another_environment_is_refused() -> None:
-    audit = audited("i0001", "a0001", environment=value_digest(ELSEWHERE))
+    audit = audited("i0001", "a0001", environment=environment_digest(ELSEWHERE))
     search().and_then(tried(1)).when(decider.complete_audit, audit).then_refused("another environment")
 
 
@@ -282,7 +282,7 @@ def test_after_the_pause_it_is_tried_afresh() -> None:
 
 def test_an_environment_that_changed_may_say_so() -> None:
     audit = failing("i0001", "a0001", Infrastructure.ENVIRONMENT_CHANGED)
-    audit = audit.model_copy(update={"environment": value_digest(ELSEWHERE)})
+    audit = audit.model_copy(update={"environment": environment_digest(ELSEWHERE)})
     search().and_then(tried(1)).when(decider.complete_audit, audit).then(audit)
 
 
