@@ -6,6 +6,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from kernelbraid.events.errors import KernelbraidError
 from kernelbraid.events.store import DEFAULT_URL, STORE_VARIABLE, open_store
-from kernelbraid.kernels.audit.environment import cpu_model, l1_bytes, simd_bits
+from kernelbraid.kernels.audit.environment import cpu_model, l1_bytes
 from kernelbraid.kernels.audit.harness import Harness
 from kernelbraid.kernels.audit.sandbox import SandboxKind
 from kernelbraid.kernels.operators.operator import load_operator
@@ -56,7 +57,7 @@ def examine(url: str | None) -> Iterator[Finding]:
     yield _store(url)
     yield from _boxes()
     yield _cores()
-    yield _simd()
+    yield from _simd()
     yield from (_extra(*extra) for extra in EXTRAS)
 
 
@@ -157,10 +158,12 @@ def _cores() -> Finding:
     return Finding("cores", True, False, f"{usable} usable ({cpu_model()})", advice)
 
 
-def _simd() -> Finding:
-    bits = simd_bits()
-    advice = "" if bits >= 256 else "the catalogue gains less with vectors this narrow"
-    return Finding("SIMD", True, False, f"{bits} bits, {size(l1_bytes())} first-level cache", advice)
+def _simd() -> Iterator[Finding]:
+    """What the compiler builds for; nothing where there is none, which is said already."""
+    with suppress(MissingToolchain):
+        bits = find_compiler().simd_bits
+        advice = "" if bits >= 256 else "the catalogue gains less with vectors this narrow"
+        yield Finding("SIMD", True, False, f"{bits} bits, {size(l1_bytes())} first-level cache", advice)
 
 
 def _extra(module: str, extra: str, what_for: str) -> Finding:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SANDBOX_NONE = "none"
-_SIMD_BITS = {"avx512f": 512, "avx2": 256, "asimd": 128, "sse2": 128}
 _L1_INDEX = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -18,7 +17,7 @@ class Environment:
     machine: str
     cpu_model: str
     simd_bits: int
-    """Widest vector register."""
+    """Widest vector register that the compiler builds for."""
     l1_bytes: int
     """First-level data cache of one core; 32768 where the kernel does not tell."""
     compiler: str
@@ -41,13 +40,6 @@ def cpu_model() -> str:
     """The processor's name as the kernel gives it, else the architecture."""
     fields = _cpu_fields()
     return fields.get("model name") or fields.get("Model") or platform.machine()
-
-
-def simd_bits() -> int:
-    """Width of the widest vector register the processor announces; 128 where none is known."""
-    fields = _cpu_fields()
-    flags = (fields.get("flags") or fields.get("Features") or "").split()
-    return max((bits for flag, bits in _SIMD_BITS.items() if flag in flags), default=128)
 
 
 def l1_bytes() -> int:

@@ -91,7 +91,7 @@ class Harness:
         return machine.Environment(
             machine=platform.machine(),
             cpu_model=machine.cpu_model(),
-            simd_bits=machine.simd_bits(),
+            simd_bits=self._compiler.simd_bits,
             l1_bytes=machine.l1_bytes(),
             compiler=self._compiler.name,
             compiler_version=self._compiler.version,

@@ -1,4 +1,4 @@
-"""C compilers: gcc, else clang, else the `ziglang` wheel; one set of flags for every offspring.
+"""C compilers: what `CC` names, else gcc, clang or the `ziglang` wheel; one set of flags for every offspring.
 
 No flag here may change what an expression rounds to: contraction and reassociation stay off, so that a source
 alone decides its bits. -fno-math-errno and -fno-trapping-math touch errno and exception flags, never a value.
@@ -7,10 +7,12 @@ alone decides its bits. -fno-math-errno and -fno-trapping-math touch errno and e
 import hashlib
 import importlib.util
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -35,7 +37,12 @@ FLAGS = (
 )
 STACK_USAGE = "-fstack-usage"
 LIBRARIES = ("-lm",)
+VARIABLE = "CC"
+"""Names the compiler to use and flags of the user's own, such as `clang` or `gcc -mno-avx512f`; ours come after."""
 NEXT_STEP = "install gcc or clang (apt install gcc), or: pip install 'kernelbraid[compiler]' for the ziglang wheel"
+# The widest first: what a compiler announces in its own macros under our flags.
+_SIMD_BITS = {"__AVX512F__": 512, "__AVX2__": 256}
+_NARROWEST_SIMD_BITS = 128
 _SYSTEM_READS = (
     "/usr/include",
     "/usr/local/include",
@@ -71,6 +78,8 @@ class CCompiler:
     """The compiler's own folder: all of it may be read when it is not /usr."""
     cache: Path | None = None
     """zig keeps its C runtime here."""
+    simd_bits: int = _NARROWEST_SIMD_BITS
+    """Widest vector register that it builds for under its flags, which need not be the processor's widest."""
 
     def command(self, sources: tuple[str, ...], flags: tuple[str, ...]) -> Command:
         """Compile every .c file of the sources, in the order of their names, into one shared object."""
@@ -105,28 +114,48 @@ class CCompiler:
 
 @lru_cache(maxsize=1)
 def find_compiler() -> CCompiler:
-    """The first compiler that builds a shared object here.
+    """The compiler that `CC` names, else the first one that builds a shared object here.
 
     Raises MissingToolchain, naming what was tried and what to install.
     """
+    if asked := os.environ.get(VARIABLE, "").strip():
+        return _asked_for(asked)
     tried: list[str] = []
-    for name, prefix, home, cache in _candidates():
+    for compiler in _candidates():
         try:
-            return _probe(name, prefix, home, cache)
+            return _probe(compiler)
         except (OSError, subprocess.SubprocessError) as error:
-            tried.append(f"{name} ({error})")
+            tried.append(f"{compiler.name} ({error})")
     raise MissingToolchain(f"no C compiler works here (tried: {'; '.join(tried) or 'none found'}); {NEXT_STEP}")
 
 
-def _candidates() -> list[tuple[str, tuple[str, ...], Path, Path | None]]:
-    found: list[tuple[str, tuple[str, ...], Path, Path | None]] = []
-    for name in ("gcc", "clang"):
-        if path := shutil.which(name):
-            found.append((name, (path,), _home(Path(path)), None))
+def _asked_for(asked: str) -> CCompiler:
+    """What `CC` names, or a refusal: another compiler than the one asked for would be a surprise."""
+    try:
+        first, *words = shlex.split(asked)
+        path = shutil.which(first)
+        if path is None:
+            raise FileNotFoundError("it is not found")
+        flags = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
+        own = tuple(words[flags:])
+        return _probe(_plain(Path(first).name, (path, *words[:flags]), _home(Path(path)), own=own))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise MissingToolchain(f"{VARIABLE}={asked!r} does not work here: {error}; mend or unset it") from error
+
+
+def _candidates() -> list[CCompiler]:
+    found = [_plain(name, (path,), _home(Path(path))) for name in ("gcc", "clang") if (path := shutil.which(name))]
     if (spec := importlib.util.find_spec("ziglang")) is not None and spec.origin is not None:
         home = Path(spec.origin).parent
-        found.append(("zig", (str(home / "zig"), "cc"), home, _cache_folder() / "zig"))
+        found.append(_plain("zig", (str(home / "zig"), "cc"), home, _cache_folder() / "zig"))
     return found
+
+
+def _plain(
+    name: str, prefix: tuple[str, ...], home: Path, cache: Path | None = None, own: tuple[str, ...] = ()
+) -> CCompiler:
+    """A compiler nothing was asked of yet; `own` are the user's flags."""
+    return CCompiler(name, prefix, "unknown", (*own, *FLAGS), "", home, cache)
 
 
 def _home(path: Path) -> Path:
@@ -138,16 +167,27 @@ def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernelbraid"
 
 
-def _probe(name: str, prefix: tuple[str, ...], home: Path, cache: Path | None) -> CCompiler:
-    if cache is not None:
-        cache.mkdir(parents=True, exist_ok=True)
-    said = subprocess.run([*prefix, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
-    version = said.strip().splitlines()[0] if said.strip() else "unknown"
-    plain = CCompiler(name, prefix, version, FLAGS, "", home, cache)
-    flags = FLAGS if _refusal(plain, (STACK_USAGE,)) else (*FLAGS, STACK_USAGE)
-    if flags == FLAGS and (refusal := _refusal(plain, ())):
+def _probe(plain: CCompiler) -> CCompiler:
+    """The compiler with all that it says of itself. Raises OSError or SubprocessError when it builds nothing."""
+    if plain.cache is not None:
+        plain.cache.mkdir(parents=True, exist_ok=True)
+    said = _told(plain, ("--version",))
+    version = said.strip().splitlines()[0] if said.strip() else plain.version
+    flags = plain.flags if _refusal(plain, (STACK_USAGE,)) else (*plain.flags, STACK_USAGE)
+    if flags == plain.flags and (refusal := _refusal(plain, ())):
         raise subprocess.SubprocessError(refusal)
-    return CCompiler(name, prefix, version, flags, _digest(name, version, prefix, flags), home, cache)
+    digest = _digest(plain.name, version, plain.prefix, flags)
+    return replace(plain, version=version, flags=flags, digest=digest, simd_bits=_simd_bits(plain))
+
+
+def _simd_bits(compiler: CCompiler) -> int:
+    defined = set(re.findall(r"#define (\w+)", _told(compiler, (*compiler.flags, "-dM", "-E", "-x", "c", os.devnull))))
+    return max((bits for macro, bits in _SIMD_BITS.items() if macro in defined), default=_NARROWEST_SIMD_BITS)
+
+
+def _told(compiler: CCompiler, arguments: tuple[str, ...]) -> str:
+    command = [*compiler.prefix, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 def _refusal(compiler: CCompiler, flags: tuple[str, ...]) -> str:

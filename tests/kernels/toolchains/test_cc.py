@@ -1,8 +1,11 @@
 """The C toolchain: found in order, fixed flags, a clear word when nothing is there."""
 
 import ctypes
+import platform
+import shlex
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -63,6 +66,7 @@ def test_resources_come_from_the_artifact(compiler: cc.CCompiler, tmp_path: Path
 
 
 def test_a_machine_without_compiler_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(cc.VARIABLE, raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(cc.importlib.util, "find_spec", lambda name: None)
     cc.find_compiler.cache_clear()
@@ -71,6 +75,44 @@ def test_a_machine_without_compiler_is_told_what_to_install(monkeypatch: pytest.
             cc.find_compiler()
     finally:
         cc.find_compiler.cache_clear()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], cc.CCompiler]]:
+    """The compiler found when `CC` holds these words."""
+
+    def found(words: str) -> cc.CCompiler:
+        monkeypatch.setenv(cc.VARIABLE, words)
+        cc.find_compiler.cache_clear()
+        return cc.find_compiler()
+
+    yield found
+    cc.find_compiler.cache_clear()
+
+
+def test_the_user_names_compiler_and_flags_and_ours_come_after(
+    compiler: cc.CCompiler, asked: Callable[[str], cc.CCompiler]
+) -> None:
+    chosen = asked(shlex.join([*compiler.prefix, "-ffast-math", "-DMINE"]))
+    assert chosen.prefix == compiler.prefix
+    assert chosen.flags.index("-DMINE") < chosen.flags.index("-fno-fast-math")
+    assert chosen.digest != compiler.digest
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the flag is an x86 compiler's")
+def test_the_width_of_vectors_is_what_the_compiler_builds_for(
+    compiler: cc.CCompiler, asked: Callable[[str], cc.CCompiler]
+) -> None:
+    narrow = asked(shlex.join([*compiler.prefix, "-mno-avx"]))
+    assert narrow.simd_bits == 128 <= compiler.simd_bits
+
+
+@pytest.mark.parametrize("words", ["no-such-compiler -O1", "false", "'unclosed"])
+def test_a_compiler_asked_for_that_does_not_work_is_not_replaced(
+    words: str, asked: Callable[[str], cc.CCompiler]
+) -> None:
+    with pytest.raises(MissingToolchain, match=r"CC=.* does not work here: .*mend or unset it"):
+        asked(words)
 
 
 @pytest.mark.parametrize("image", [b"", b"\x7fELF", b"\x7fELF\x02\x01" + b"\xff" * 100, b"MZ" * 60])
