@@ -222,10 +222,15 @@ def _append_under_free_name(store: Store, operator: str, decision: Decision) -> 
 
 def specification(operator: str, desk: Desk, environment: Environment, policy: Policy) -> Specification:
     """The contract that the operator declares today, and the policy asked for."""
-    declared = desk.operator
-    contract = Contract(
+    contract = declared_contract(operator, desk.operator, desk.target, environment)
+    return Specification(contract=contract, policy=policy)
+
+
+def declared_contract(operator: str, declared: Operator, target: str, environment: Environment) -> Contract:
+    """What a verdict on this operator means today; `operator` is the name or folder that it was asked for by."""
+    return Contract(
         operator=operator if declared.name == operator else str(Path(operator)),
-        target=desk.target,
+        target=target,
         workloads=tuple(
             Workload(
                 name=item.name,
@@ -243,7 +248,6 @@ def specification(operator: str, desk: Desk, environment: Environment, policy: P
         harness_digest=environment.harness_digest,
         toolchain_digest=environment.toolchain_digest,
     )
-    return Specification(contract=contract, policy=policy)
 
 
 def code_digests(desk: Desk) -> Digests:
