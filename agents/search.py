@@ -92,7 +92,7 @@ def run(
     """
     strategies = strategies or catalogue_strategies()
     chosen = changed_policy(policy or Policy(), {**strategies.names(), **limits})
-    declared = load_operator(operator)
+    declared = load_operator(operator, target)
     require_target(declared, target)
     with harness(declared, target) as running:
         desk = make_desk(store, operator, target, strategies)
@@ -174,7 +174,7 @@ def changed_policy(policy: Policy, changes: Mapping[str, object]) -> Policy:
 
 def make_desk(store: Store, operator: str, target: str, strategies: Strategies) -> Desk:
     """What the agents look at besides the state."""
-    declared = load_operator(operator)
+    declared = load_operator(operator, target)
     return Desk(
         operator=declared,
         target=target,

@@ -24,6 +24,7 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"),
     "bfloat16": np.dtype("<u2"),
     "int32": np.dtype("<i4"),
+    "int64": np.dtype("<i8"),
 }
 
 

@@ -2,7 +2,11 @@
 
 The calling convention of a C entry is one rule: its tensors as pointers, inputs first and outputs after,
 in the order of operator.toml, then `const int64_t *dims` in the order of the entry's `dims`. bfloat16
-travels as uint16.
+travels as uint16. A Triton entry is a function of `kernel.py` that takes the same tensors, in the same order, as
+torch tensors on the current device; it launches on the current stream, never waits, and returns None.
+
+The tables of an operator.toml describe the target `cpu`. `[target.NAME]` describes another: what it holds replaces
+the table of that name, what it leaves out is shared.
 """
 
 import tomllib
@@ -14,13 +18,17 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 EntryPath = Literal["full", "decode"]
-Dtype = Literal["float32", "bfloat16", "int32"]
+Dtype = Literal["float32", "bfloat16", "int32", "int64"]
 Dims = Mapping[str, int] | Mapping[str, int | tuple[int, int]]
 Sources = Mapping[str, str]
 """File name to text; the whole implementation, nothing is implied."""
 
 STYLES = ("normal", "scale_3", "scale_30", "zeros", "equal_rows", "cancellation")
 """How the inputs of a check are drawn; what each means for an operator is its reference.py's to say."""
+
+CPU = "cpu"
+OF_TARGET = ("entry", "workload", "check", "hidden", "region", "baseline", "tolerance", "libraries", "architectures")
+"""What a target may declare of its own; the rest is the operator's, whatever it runs on."""
 
 HERE = Path(__file__).parent
 
@@ -44,7 +52,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One C symbol: a path (full sequence or decode) in one dtype."""
+    """One C symbol, or one function of kernel.py: a path (full sequence or decode) in one dtype."""
 
     symbol: str
     path: EntryPath
@@ -112,9 +120,10 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Operator:
-    """Everything declared about one operator; `folder` holds its sources and reference."""
+    """Everything declared about one operator on one target; `folder` holds its sources and reference."""
 
     name: str
+    target: str
     summary: str
     definition: str
     folder: Path
@@ -126,27 +135,31 @@ class Operator:
     regions: tuple[Region, ...]
     baselines: tuple[Baseline, ...]
     tolerances: Mapping[str, Tolerance]
+    libraries: tuple[str, ...]
+    """Modules that a candidate's host code may import beside those of its language."""
+    architectures: tuple[str, ...]
+    """GPU architectures that a candidate must compile for, such as sm_90; empty on the CPU."""
     declaration: str = field(repr=False)
 
     def entry(self, symbol: str) -> Entry:
-        """The entry of that C symbol."""
+        """The entry of that symbol."""
         return next(entry for entry in self.entries if entry.symbol == symbol)
 
     def workload(self, name: str) -> Workload:
         """The workload of that name."""
         return next(workload for workload in self.workloads if workload.name == name)
 
-    def root_sources(self, target: str = "cpu") -> Sources:
-        """The root implementation's files."""
-        return read_sources(self.folder / target / "root")
+    def root_sources(self, target: str | None = None) -> Sources:
+        """The root implementation's files, on this target unless another is named."""
+        return read_sources(self.folder / (target or self.target) / "root")
 
-    def baseline_sources(self, baseline: Baseline, target: str = "cpu") -> Sources:
+    def baseline_sources(self, baseline: Baseline, target: str | None = None) -> Sources:
         """A baseline's files: its own folder's, or the root's under other flags."""
-        return read_sources(self.folder / target / (baseline.folder or "root"))
+        return read_sources(self.folder / (target or self.target) / (baseline.folder or "root"))
 
     def targets(self) -> tuple[str, ...]:
         """Targets with a root implementation."""
-        return tuple(sorted(path.parent.name for path in self.folder.glob("*/root") if path.is_dir()))
+        return _targets(self.folder)
 
 
 def read_sources(folder: Path) -> Sources:
@@ -164,16 +177,15 @@ def read_sources(folder: Path) -> Sources:
 
 
 @cache
-def load_operator(name_or_folder: str) -> Operator:
+def load_operator(name_or_folder: str, target: str = CPU) -> Operator:
     """An operator by its name in this package, or by the path of a folder that holds an operator.toml.
 
-    Raises OperatorError with what is wrong in the declaration.
+    Raises OperatorError with what is wrong in the declaration, or with the operator's targets when it lacks this one.
     """
-    packaged = HERE / name_or_folder
-    folder = packaged if (packaged / "operator.toml").is_file() else Path(name_or_folder)
+    folder = _folder(name_or_folder)
     try:
         text = (folder / "operator.toml").read_text("utf-8")
-        return _operator(folder.resolve(), tomllib.loads(text), text)
+        return _operator(folder.resolve(), target, tomllib.loads(text), text)
     except OSError as error:
         known = ", ".join(operator_names())
         where = f"; a folder's path counts from {Path.cwd()}" if "/" in name_or_folder else ""
@@ -184,16 +196,45 @@ def load_operator(name_or_folder: str) -> Operator:
         raise OperatorError(f"{folder / 'operator.toml'} is not a valid declaration: {error}") from error
 
 
+def operator_targets(name_or_folder: str) -> tuple[str, ...]:
+    """Targets with a root implementation, cpu first; empty where there is no such operator."""
+    return _targets(_folder(name_or_folder))
+
+
+def _folder(name_or_folder: str) -> Path:
+    packaged = HERE / name_or_folder
+    return packaged if (packaged / "operator.toml").is_file() else Path(name_or_folder)
+
+
+def _targets(folder: Path) -> tuple[str, ...]:
+    found = {path.parent.name for path in folder.glob("*/root") if path.is_dir()}
+    return tuple(sorted(found, key=lambda name: (name != CPU, name)))
+
+
 def operator_names() -> tuple[str, ...]:
     """The operators shipped with this package."""
     return tuple(sorted(path.parent.name for path in HERE.glob("*/operator.toml")))
 
 
-def _operator(folder: Path, raw: dict[str, Any], text: str) -> Operator:
+def _on_target(folder: Path, target: str, declared: dict[str, Any]) -> dict[str, Any]:
+    """The tables that hold on this target."""
+    own = declared.get("target", {}).get(target, {})
+    if unknown := set(own) - set(OF_TARGET):
+        raise ValueError(f"[target.{target}] has the unknown {', '.join(sorted(unknown))}")
+    declares = [CPU] * ("entry" in declared) + sorted(declared.get("target", {}))
+    if target not in declares and declares:
+        where = folder / "operator.toml"
+        raise OperatorError(f"{where} declares nothing for {target}; its targets: {', '.join(declares)}")
+    return {**declared, **own}
+
+
+def _operator(folder: Path, target: str, declared: dict[str, Any], text: str) -> Operator:
+    raw = _on_target(folder, target, declared)
     entries = tuple(_entry(item) for item in raw["entry"])
     symbols = {entry.symbol for entry in entries}
     operator = Operator(
         name=raw["name"],
+        target=target,
         summary=raw["summary"],
         definition=raw["definition"],
         folder=folder,
@@ -219,6 +260,8 @@ def _operator(folder: Path, raw: dict[str, Any], text: str) -> Operator:
             Baseline(item["name"], tuple(item.get("flags", [])), item.get("folder")) for item in raw.get("baseline", [])
         ),
         tolerances=MappingProxyType({name: Tolerance(**item) for name, item in raw["tolerance"].items()}),
+        libraries=tuple(raw.get("libraries", [])),
+        architectures=tuple(raw.get("architectures", [])),
         declaration=text,
     )
     for problem in _problems(operator, symbols):
@@ -255,7 +298,8 @@ def _problems(operator: Operator, symbols: set[str]) -> Iterator[str]:
     if unknown := {symbol for symbol, _ in named} - symbols:
         yield f"undeclared entries: {', '.join(sorted(unknown))}"
     yield from _entry_problems(operator)
-    yield from (text for symbol, dims in named for text in _dim_problems(operator.entry(symbol), dims))
+    least = 1 if operator.target == CPU else 0
+    yield from (text for symbol, dims in named for text in _dim_problems(operator.entry(symbol), dims, least))
     yield from _check_problems(operator)
     yield from _region_problems(operator)
     yield from _repeated("workload", [workload.name for workload in operator.workloads])
@@ -285,14 +329,17 @@ def _entry_problems(operator: Operator) -> Iterator[str]:
                 yield f"{entry.symbol}: {tensor.name} has undeclared dims: {', '.join(sorted(unknown))}"
 
 
-def _dim_problems(entry: Entry, dims: Dims) -> Iterator[str]:
-    """A decode entry may have dims that its check's full entry lacks: the reference derives them."""
+def _dim_problems(entry: Entry, dims: Dims, least: int) -> Iterator[str]:
+    """A decode entry may have dims that its check's full entry lacks: the reference derives them.
+
+    Tensors without elements are part of what a GPU operator is checked with; the harness for C has none.
+    """
     if entry.path == "full" and (missing := set(entry.dims) - set(dims)):
         yield f"a shape of {entry.symbol} lacks {', '.join(sorted(missing))}"
     for name, value in dims.items():
         low, high = value if isinstance(value, tuple) else (value, value)
-        if not 1 <= low <= high:
-            yield f"a shape of {entry.symbol} has {name} = {value}: dims are at least 1, ranges [low, high]"
+        if not least <= low <= high:
+            yield f"a shape of {entry.symbol} has {name} = {value}: dims are at least {least}, ranges [low, high]"
 
 
 def _check_problems(operator: Operator) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Named regions of a source: where a mechanism may edit, and what changed between two implementations.
 
-A region stands between `// region NAME` and `// endregion NAME`, each on a line of its own. What stands
-outside every region is the region FRAME, shared by both paths.
+A region stands between `// region NAME` and `// endregion NAME`, each on a line of its own; in Python `# region NAME`
+and `# endregion NAME`. What stands outside every region is the region FRAME, shared by both paths.
 """
 
 import hashlib
@@ -12,8 +12,8 @@ from itertools import chain
 from kernelbraid.kernels.operators.operator import Sources
 
 FRAME = "frame"
-_MARKER = re.compile(r"^[ \t]*// (?:end)?region \w+$", re.MULTILINE)
-_REGION = re.compile(r"^[ \t]*// region (\w+)\n(.*?)^[ \t]*// endregion \1\n", re.MULTILINE | re.DOTALL)
+_MARKER = re.compile(r"^[ \t]*(?://|#) (?:end)?region \w+$", re.MULTILINE)
+_REGION = re.compile(r"^[ \t]*(?://|#) region (\w+)\n(.*?)^[ \t]*(?://|#) endregion \1\n", re.MULTILINE | re.DOTALL)
 
 
 class Refused(Exception):

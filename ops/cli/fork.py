@@ -49,7 +49,7 @@ def fork(
         contract = state_at(log, campaign, at).specified().contract
         harness: EnvironmentSource | None = None
         if here:
-            made = harness_factory(session.wiring)(load_operator(contract.operator), contract.target)
+            made = harness_factory(session.wiring)(load_operator(contract.operator, contract.target), contract.target)
             harness = cast(EnvironmentSource, stack.enter_context(made))
         child = forking.fork(
             campaign, store=log, at=at, name=name, changes=parsed(changes or ()), harness=harness, reaudit=reaudit

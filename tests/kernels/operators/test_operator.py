@@ -8,6 +8,7 @@ from kernelbraid.kernels.operators.operator import (
     OperatorError,
     load_operator,
     operator_names,
+    operator_targets,
     read_sources,
 )
 
@@ -66,6 +67,19 @@ max_ratio = 1e-6
 rms_ratio = 1e-7
 """
 
+ON_TRITON = """
+[target.triton]
+libraries = ["triton"]
+architectures = ["sm_90"]
+
+[[target.triton.workload]]
+name = "many more"
+entry = "double_full"
+dims = { rows = 4096, width = 0 }
+weight = 1
+limit_ratio = 1.1
+"""
+
 
 def declare(folder: Path, text: str) -> str:
     """A folder with this declaration and a root."""
@@ -104,6 +118,40 @@ def test_a_folder_of_ones_own_is_read_as_declared(tmp_path: Path) -> None:
     assert operator.root_sources() == operator.baseline_sources(operator.baselines[0])
     assert operator.targets() == ("cpu",)
     assert operator.declaration == MINIMAL
+
+
+def test_another_target_replaces_what_it_declares_and_shares_the_rest(tmp_path: Path) -> None:
+    # given
+    folder = declare(tmp_path, MINIMAL + ON_TRITON)
+    (tmp_path / "triton" / "root").mkdir(parents=True)
+
+    # when
+    cpu, triton = load_operator(folder), load_operator(folder, "triton")
+
+    # then tensors may be empty there, and the rest is the same
+    assert (cpu.target, triton.target) == ("cpu", "triton")
+    assert operator_targets(folder) == ("cpu", "triton")
+    assert [workload.dims["rows"] for workload in (*cpu.workloads, *triton.workloads)] == [8, 4096]
+    assert (triton.libraries, triton.architectures, cpu.architectures) == (("triton",), ("sm_90",), ())
+    assert (triton.entries, triton.checks, triton.contract) == (cpu.entries, cpu.checks, cpu.contract)
+
+
+def test_a_target_that_is_not_declared_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    # given an operator for one GPU language alone
+    text = MINIMAL[: MINIMAL.index("[[entry]]")] + ON_TRITON
+    folder = declare(tmp_path, text)
+
+    # when / then
+    with pytest.raises(OperatorError, match="declares nothing for cpu; its targets: triton"):
+        load_operator(folder)
+    with pytest.raises(OperatorError, match="declares nothing for cuda; its targets: triton"):
+        load_operator(folder, "cuda")
+
+
+def test_a_target_may_not_redefine_what_the_operator_computes(tmp_path: Path) -> None:
+    folder = declare(tmp_path, MINIMAL + '[target.triton]\ndefinition = "y = 3 x"\n')
+    with pytest.raises(OperatorError, match=r"target\.triton. has the unknown definition"):
+        load_operator(folder, "triton")
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,14 @@ def test_regions_are_found_by_name_and_the_rest_is_the_frame() -> None:
     assert "int a;" not in found[FRAME]
 
 
+def test_a_python_source_is_marked_by_its_own_comments() -> None:
+    text = "import math\n# region first\na = 1\n# endregion first\nb = 2\n"
+    assert region({"k.py": text}, "first") == "a = 1\n"
+    assert replace_region({"k.py": text}, "first", "a = 3\n")["k.py"] == text.replace("a = 1", "a = 3")
+    with pytest.raises(Refused, match="marker"):
+        regions({"k.py": text.replace("# endregion first\n", "")})
+
+
 def test_the_frame_knows_its_files_names() -> None:
     assert regions({"k.c": TEXT})[FRAME] != regions({"other.c": TEXT})[FRAME]
 
