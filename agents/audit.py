@@ -111,7 +111,7 @@ class AuditReport:
         """Root over candidate by weighted latency; None unless verified and timed beside the root."""
         if self.measurement is None:
             return None
-        if self.measurement.speedup_ratio is None and self.incumbent == found.ROOT:
+        if self.incumbent == found.ROOT:
             return 1 / self.measurement.ratio
         return self.measurement.speedup_ratio
 
@@ -208,8 +208,8 @@ def _judged(report: AuditReport, seed: int) -> AuditReport:
 
 
 def workload_timings(contract: Contract, blocks: Blocks, *, beside_root: bool) -> tuple[WorkloadTiming, ...]:
-    """Every workload's row; `beside_root` says that the incumbent is the root, which a screen has no arm for."""
-    if beside_root and found.ROOT not in blocks.arms:
+    """Every workload's row; `beside_root` says that the incumbent is the root, whose paired samples then count."""
+    if beside_root:
         arms = {**blocks.samples_ns, found.ROOT: blocks.samples_ns[found.INCUMBENT]}
         blocks = replace(blocks, samples_ns=MappingProxyType(arms))
     limits = {item.name: item.limit_ratio for item in contract.workloads}

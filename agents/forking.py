@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 from kernelbraid.agents.auditor import environment_of
 from kernelbraid.agents.search import (
-    EnvironmentSource,
     Strategies,
     catalogue_strategies,
     changed_policy,
     code_digests,
     make_desk,
+    operator_of,
     specification,
 )
 from kernelbraid.events import decider
@@ -17,6 +17,7 @@ from kernelbraid.events.event import Decision
 from kernelbraid.events.state import State, fold
 from kernelbraid.events.store import Store
 from kernelbraid.events.values import Specification
+from kernelbraid.kernels.audit.auditing import Auditing
 
 
 def fork(
@@ -26,7 +27,8 @@ def fork(
     at: int | None = None,
     name: str | None = None,
     changes: Mapping[str, object] | None = None,
-    harness: EnvironmentSource | None = None,
+    harness: Auditing | None = None,
+    operator: str | None = None,
     strategies: Strategies | None = None,
     reaudit: bool = False,
 ) -> str:
@@ -34,13 +36,22 @@ def fork(
 
     `changes` are policy keys, such as {"kappa": 50, "audits": 20}. Given a harness, the child holds for its machine
     and for the contract declared today; where that differs from the parent's, root, best and frontier are audited
-    again before any action. Nothing of the parent is changed.
+    again before any action. `operator` is where the campaign's own operator lies, if not where it was begun.
+    Nothing of the parent is changed.
 
-    Raises CampaignMissing, PositionMissing, RuleBroken (kappa spent), PolicyRefused (unknown key or value).
+    Raises CampaignMissing, OperatorMissing, PositionMissing, RuleBroken (kappa spent), PolicyRefused (a key or value
+    that is none).
     """
     state = fold(store.read(parent, upto=at))
     return fork_state(
-        state, store=store, name=name, changes=changes, harness=harness, strategies=strategies, reaudit=reaudit
+        state,
+        store=store,
+        name=name,
+        changes=changes,
+        harness=harness,
+        operator=operator,
+        strategies=strategies,
+        reaudit=reaudit,
     )
 
 
@@ -50,7 +61,8 @@ def fork_state(
     store: Store,
     name: str | None = None,
     changes: Mapping[str, object] | None = None,
-    harness: EnvironmentSource | None = None,
+    harness: Auditing | None = None,
+    operator: str | None = None,
     strategies: Strategies | None = None,
     reaudit: bool = False,
 ) -> str:
@@ -58,11 +70,11 @@ def fork_state(
     contract = state.specified().contract
     chosen = strategies or catalogue_strategies()
     policy = changed_policy(state.specified().policy, {**chosen.names(), **(changes or {})})
-    desk = make_desk(store, contract.operator, contract.target, chosen)
+    desk = make_desk(store, operator_of(contract, operator), contract.target, chosen)
     after, environment = Specification(contract=contract, policy=policy), state.environment
     if harness is not None:
         environment = environment_of(harness.environment())
-        after = specification(contract.operator, desk, environment, policy)
+        after = specification(desk, environment, policy)
     assert environment is not None
     parent_hash = store.hash_at(state.campaign, state.position)
     events = decider.fork(state, parent_hash, after, environment, code_digests(desk), reaudit=reaudit)

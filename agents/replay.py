@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from kernelbraid.agents import auditor, brancher, duty, editor, planner
 from kernelbraid.agents.campaign import since_driven_s
 from kernelbraid.agents.duty import Duty
-from kernelbraid.agents.search import Strategies, catalogue_strategies, code_digests, make_desk
+from kernelbraid.agents.search import Strategies, catalogue_strategies, code_digests, make_desk, operator_of
 from kernelbraid.agents.strategy import Desk
 from kernelbraid.events import decider
 from kernelbraid.events.audit import AuditCompleted, TimingCompleted
@@ -58,14 +58,20 @@ class ReplayReport:
 
 
 def replay_strict(
-    store: Store, name: str, *, upto: int | None = None, strategies: Strategies | None = None
+    store: Store,
+    name: str,
+    *,
+    upto: int | None = None,
+    operator: str | None = None,
+    strategies: Strategies | None = None,
 ) -> ReplayReport:
     """Let today's agents decide a whole campaign again.
 
-    Raises CampaignMissing, LogDamaged (the chain does not hold) and BlobMissing (a fact is not there).
+    `operator` is where the campaign's own operator lies, if not where it was begun. Raises CampaignMissing,
+    OperatorMissing, LogDamaged (the chain does not hold) and BlobMissing (a fact is not there).
     """
     contract = fold(store.read(name, upto=upto)).specified().contract
-    desk = make_desk(store, contract.operator, contract.target, strategies or catalogue_strategies())
+    desk = make_desk(store, operator_of(contract, operator), contract.target, strategies or catalogue_strategies())
     replay = _Replay(desk)
     for batch in batches(store.read(name, upto=upto)):
         if (divergence := replay.compare(batch)) is not None:

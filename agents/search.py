@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 from pydantic import ValidationError
 
@@ -29,7 +29,7 @@ from kernelbraid.events.values import Contract, Digests, Environment, Policy, Sp
 from kernelbraid.kernels.audit import harness as native
 from kernelbraid.kernels.audit.auditing import Auditing
 from kernelbraid.kernels.operators.catalogue import catalogue_digest, load_catalogue
-from kernelbraid.kernels.operators.operator import Operator, load_operator
+from kernelbraid.kernels.operators.operator import Operator, OperatorMissing, load_operator
 from kernelbraid.projections.summary import CampaignSummary, summary
 
 TARGETS = ("cpu",)
@@ -38,13 +38,6 @@ HarnessFactory = Callable[[Operator, str], AbstractContextManager[Auditing]]
 
 class PolicyRefused(KernelbraidError):
     """A policy has no such key, or the key no such value."""
-
-
-class EnvironmentSource(Protocol):
-    """A harness that can say on which machine it measures."""
-
-    def environment(self) -> object:
-        """The machine, as `Environment` fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +88,8 @@ def run(
     declared = load_operator(operator, target)
     require_target(declared, target)
     with harness(declared, target) as running:
-        desk = make_desk(store, operator, target, strategies)
-        environment = _environment(running)
-        campaign = open_campaign(store, operator, desk, environment, chosen, name)
+        desk = make_desk(store, declared, target, strategies)
+        campaign = open_campaign(store, desk, environment_of(running.environment()), chosen, name)
         return _drive(store, campaign, desk, running, watch, pause_requested, None)
 
 
@@ -105,6 +97,7 @@ def resume(
     campaign: str,
     *,
     store: Store,
+    operator: str | None = None,
     strategies: Strategies | None = None,
     harness: HarnessFactory = native_harness,
     watch: Watch | None = None,
@@ -113,12 +106,16 @@ def resume(
 ) -> CampaignSummary:
     """Drive a paused, interrupted or freshly forked campaign on, on the machine it was measured on.
 
-    Raises CampaignMissing, RuleBroken (stopped, or another environment), DriverPresent.
+    `operator` is where the campaign's own operator lies, if no longer where it was begun.
+
+    Raises CampaignMissing, OperatorMissing, RuleBroken (stopped, or another environment), DriverPresent.
     """
     specified = fold(store.read(campaign)).specified()
     contract, strategies = specified.contract, strategies or catalogue_strategies()
     require_strategies(specified.policy, strategies)
-    desk = make_desk(store, contract.operator, contract.target, strategies)
+    declared = operator_of(contract, operator)
+    require_declaration(contract, declared)
+    desk = make_desk(store, declared, contract.target, strategies)
     with harness(desk.operator, contract.target) as running:
         return _drive(store, campaign, desk, running, watch, pause_requested, reason)
 
@@ -136,7 +133,7 @@ def _drive(
         campaign = Campaign(store, name, watch)
         crew = Crew(campaign, desk, running)
         if resumed is not None:
-            take_up(crew, _environment(running), resumed)
+            take_up(crew, environment_of(running.environment()), resumed)
         drive(crew, pause_requested)
         return campaign.read(lambda state: summary(state, driven=True))
 
@@ -146,6 +143,28 @@ def require_target(operator: Operator, target: str) -> None:
     if target not in TARGETS or target not in operator.targets():
         raise KernelbraidError(
             f"{operator.name} has no {target} implementation to search; it has: {operator.targets()}"
+        )
+
+
+def operator_of(contract: Contract, folder: str | None = None) -> Operator:
+    """A campaign's operator, where its contract says or in another folder. Raises OperatorMissing."""
+    try:
+        return load_operator(folder or contract.operator, contract.target)
+    except OperatorMissing as error:
+        if folder is not None:
+            raise
+        raise OperatorMissing(
+            f"the campaign's operator is no longer at {contract.operator}, or that is another machine's folder: "
+            "name its folder here with --operator"
+        ) from error
+
+
+def require_declaration(contract: Contract, declared: Operator) -> None:
+    """Refuse to go on under another declaration than the campaign was opened with."""
+    if digest_of(declared.declaration.encode()) != contract.declaration_digest:
+        raise KernelbraidError(
+            f"{declared.folder / 'operator.toml'} is not what the campaign was begun with: put it back, "
+            "or `fork --here` to judge root, best and frontier by today's"
         )
 
 
@@ -172,13 +191,12 @@ def changed_policy(policy: Policy, changes: Mapping[str, object]) -> Policy:
         raise PolicyRefused(f"a policy key has no such value: {wrong}") from error
 
 
-def make_desk(store: Store, operator: str, target: str, strategies: Strategies) -> Desk:
+def make_desk(store: Store, operator: Operator, target: str, strategies: Strategies) -> Desk:
     """What the agents look at besides the state."""
-    declared = load_operator(operator, target)
     return Desk(
-        operator=declared,
+        operator=operator,
         target=target,
-        catalogue=load_catalogue(declared, target),
+        catalogue=load_catalogue(operator, target),
         read_blob=store.blob,
         planner=strategies.planner,
         editor=strategies.editor,
@@ -189,13 +207,11 @@ def make_desk(store: Store, operator: str, target: str, strategies: Strategies) 
 # --- opening -------------------------------------------------------------------------------------------------------
 
 
-def open_campaign(
-    store: Store, operator: str, desk: Desk, environment: Environment, policy: Policy, name: str | None = None
-) -> str:
+def open_campaign(store: Store, desk: Desk, environment: Environment, policy: Policy, name: str | None = None) -> str:
     """Append CampaignOpened under `name`, or under the operator's next free one; returns the name."""
     sources = desk.operator.root_sources(desk.target)
     opened = CampaignOpened(
-        specification=specification(operator, desk, environment, policy),
+        specification=specification(desk, environment, policy),
         environment=environment,
         digests=code_digests(desk),
         sources=source_files(sources),
@@ -220,16 +236,16 @@ def _append_under_free_name(store: Store, operator: str, decision: Decision) -> 
             return name
 
 
-def specification(operator: str, desk: Desk, environment: Environment, policy: Policy) -> Specification:
+def specification(desk: Desk, environment: Environment, policy: Policy) -> Specification:
     """The contract that the operator declares today, and the policy asked for."""
-    contract = declared_contract(operator, desk.operator, desk.target, environment)
+    contract = declared_contract(desk.operator, desk.target, environment)
     return Specification(contract=contract, policy=policy)
 
 
-def declared_contract(operator: str, declared: Operator, target: str, environment: Environment) -> Contract:
-    """What a verdict on this operator means today; `operator` is the name or folder that it was asked for by."""
+def declared_contract(declared: Operator, target: str, environment: Environment) -> Contract:
+    """What a verdict on this operator means today."""
     return Contract(
-        operator=operator if declared.name == operator else str(Path(operator)),
+        operator=declared.address,
         target=target,
         workloads=tuple(
             Workload(
@@ -264,10 +280,6 @@ def _agents_digest() -> str:
     files = sorted(folder.rglob("*.py"))
     body = b"\0".join(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() for path in files)
     return hashlib.sha256(body).hexdigest()
-
-
-def _environment(running: Auditing) -> Environment:
-    return environment_of(running.environment())
 
 
 # --- from elsewhere ------------------------------------------------------------------------------------------------

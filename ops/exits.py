@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
+from kernelbraid.agents.audit import SourcesMissing
 from kernelbraid.agents.search import PolicyRefused
 from kernelbraid.events.errors import (
     BlobMissing,
@@ -22,7 +23,7 @@ from kernelbraid.events.errors import (
     StoreReadOnly,
     StoreTooNew,
 )
-from kernelbraid.kernels.operators.operator import OperatorError
+from kernelbraid.kernels.operators.operator import OperatorError, OperatorMissing
 from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
 
 
@@ -75,6 +76,7 @@ _ENDINGS: tuple[tuple[type[Exception], Ending], ...] = (
     (PositionMissing, Ending(ExitCode.NOT_FOUND, "`kernelbraid log CAMPAIGN` shows every position")),
     (BlobMissing, Ending(ExitCode.NOT_FOUND, "`kernelbraid verify CAMPAIGN` says what else is missing")),
     (NotFound, Ending(ExitCode.NOT_FOUND)),
+    (SourcesMissing, Ending(ExitCode.NOT_FOUND)),
     (LogDamaged, Ending(ExitCode.MISMATCH, "`kernelbraid verify CAMPAIGN` names every row that does not hold")),
     (EventInvalid, Ending(ExitCode.MISMATCH, "a newer kernelbraid may read it; `kernelbraid verify` names the row")),
     (
@@ -97,6 +99,7 @@ _ENDINGS: tuple[tuple[type[Exception], Ending], ...] = (
     (NotDrivable, Ending(ExitCode.FAILURE)),
     (RuleBroken, Ending(ExitCode.FAILURE)),
     (StoreError, Ending(ExitCode.FAILURE)),
+    (OperatorMissing, Ending(ExitCode.NOT_FOUND, "`kernelbraid operators` lists what comes with the package")),
     (OperatorError, Ending(ExitCode.FAILURE, "`kernelbraid operators` lists what comes with the package")),
     (MissingToolchain, Ending(ExitCode.FAILURE, "`kernelbraid doctor` says what is there and what is missing")),
 )

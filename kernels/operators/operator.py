@@ -12,7 +12,6 @@ the table of that name, what it leaves out is shared.
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
@@ -35,6 +34,10 @@ HERE = Path(__file__).parent
 
 class OperatorError(Exception):
     """An operator's folder cannot be used; the message names the file and the next step."""
+
+
+class OperatorMissing(OperatorError):
+    """No operator of that name is packaged, and no folder of that path holds one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,11 @@ class Operator:
     """GPU architectures that a candidate must compile for, such as sm_90; empty on the CPU."""
     declaration: str = field(repr=False)
 
+    @property
+    def address(self) -> str:
+        """What `load_operator` finds it by from any working folder: its packaged name, else its folder's whole path."""
+        return self.folder.name if self.folder.parent == HERE.resolve() else str(self.folder)
+
     def entry(self, symbol: str) -> Entry:
         """The entry of that symbol."""
         return next(entry for entry in self.entries if entry.symbol == symbol)
@@ -176,11 +184,11 @@ def read_sources(folder: Path) -> Sources:
     return MappingProxyType(found)
 
 
-@cache
 def load_operator(name_or_folder: str, target: str = CPU) -> Operator:
     """An operator by its name in this package, or by the path of a folder that holds an operator.toml.
 
-    Raises OperatorError with what is wrong in the declaration, or with the operator's targets when it lacks this one.
+    Raises OperatorMissing, and OperatorError with what is wrong in the declaration, or with the operator's targets
+    when it lacks this one.
     """
     folder = _folder(name_or_folder)
     try:
@@ -189,7 +197,7 @@ def load_operator(name_or_folder: str, target: str = CPU) -> Operator:
     except OSError as error:
         known = ", ".join(operator_names())
         where = f"; a folder's path counts from {Path.cwd()}" if "/" in name_or_folder else ""
-        raise OperatorError(f"no operator {name_or_folder!r}: known are {known}, or name a folder{where}") from error
+        raise OperatorMissing(f"no operator {name_or_folder!r}: known are {known}, or name a folder{where}") from error
     except KeyError as error:
         raise OperatorError(f"{folder / 'operator.toml'} lacks {error}") from error
     except (TypeError, AttributeError, ValueError) as error:

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Annotated, cast
+from typing import Annotated
 
 import orjson
 import typer
 
 from kernelbraid.agents import forking
-from kernelbraid.agents.search import EnvironmentSource
-from kernelbraid.kernels.operators.operator import load_operator
+from kernelbraid.agents.search import operator_of
+from kernelbraid.kernels.audit.auditing import Auditing
 from kernelbraid.ops.campaigns import state_at
-from kernelbraid.ops.cli.options import Campaign, Json, StoreUrl
+from kernelbraid.ops.cli.options import Campaign, Json, OperatorFolder, StoreUrl
 from kernelbraid.ops.harnesses import harness_factory
 from kernelbraid.ops.terminal import emit, say, tell
 from kernelbraid.ops.wiring import changing, session_of
@@ -35,6 +35,7 @@ def fork(
         bool, typer.Option("--here", help="For this machine and today's operator: judge root, best and frontier anew.")
     ] = False,
     reaudit: Annotated[bool, typer.Option("--reaudit", help="Judge root, best and frontier anew in any case.")] = False,
+    operator: OperatorFolder = None,
     json: Json = False,
     store: StoreUrl = None,
 ) -> None:
@@ -47,12 +48,19 @@ def fork(
     with ExitStack() as stack:
         log = stack.enter_context(changing(session))
         contract = state_at(log, campaign, at).specified().contract
-        harness: EnvironmentSource | None = None
+        harness: Auditing | None = None
         if here:
-            made = harness_factory(session.wiring)(load_operator(contract.operator, contract.target), contract.target)
-            harness = cast(EnvironmentSource, stack.enter_context(made))
+            made = harness_factory(session.wiring)(operator_of(contract, operator), contract.target)
+            harness = stack.enter_context(made)
         child = forking.fork(
-            campaign, store=log, at=at, name=name, changes=parsed(changes or ()), harness=harness, reaudit=reaudit
+            campaign,
+            store=log,
+            at=at,
+            name=name,
+            changes=parsed(changes or ()),
+            harness=harness,
+            operator=operator,
+            reaudit=reaudit,
         )
         position = log.position(child)
     if json:

@@ -21,6 +21,14 @@ StoreUrl = Annotated[
 At = Annotated[
     int | None, typer.Option("--at", min=1, metavar="N", help="Look at the campaign as it was after position N.")
 ]
+OperatorFolder = Annotated[
+    str | None,
+    typer.Option(
+        "--operator",
+        metavar="FOLDER",
+        help="Where the campaign's own operator lies now, if not where it was begun.",
+    ),
+]
 MetricsPort = Annotated[
     int | None,
     typer.Option(

@@ -12,7 +12,7 @@ from kernelbraid.agents.replay import Divergence, ReplayReport, replay_strict
 from kernelbraid.events.event import Event
 from kernelbraid.events.store import Store
 from kernelbraid.ops.campaigns import log_of, state_at
-from kernelbraid.ops.cli.options import Campaign, Json, StoreUrl
+from kernelbraid.ops.cli.options import Campaign, Json, OperatorFolder, StoreUrl
 from kernelbraid.ops.exits import ExitCode
 from kernelbraid.ops.report.figures import seconds
 from kernelbraid.ops.terminal import emit, say, tell
@@ -27,6 +27,7 @@ def replay(
         bool, typer.Option("--strict", help="Let today's agents decide everything again and compare with the log.")
     ] = False,
     upto: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only up to position N.")] = None,
+    operator: OperatorFolder = None,
     json: Json = False,
     store: StoreUrl = None,
 ) -> None:
@@ -41,7 +42,7 @@ def replay(
     session = session_of(context, store)
     with reading(session) as log:
         if strict:
-            raise typer.Exit(_strict(log, session, campaign, upto, json))
+            raise typer.Exit(_strict(log, session, campaign, upto, operator, json))
         _rebuild(log, campaign, upto, json)
 
 
@@ -57,9 +58,11 @@ def _rebuild(log: Store, campaign: str, upto: int | None, json: bool) -> None:
     say(f"digest {digest} (view {STATE_VIEW})")
 
 
-def _strict(log: Store, session: Session, campaign: str, upto: int | None, json: bool) -> ExitCode:
+def _strict(
+    log: Store, session: Session, campaign: str, upto: int | None, operator: str | None, json: bool
+) -> ExitCode:
     log_of(log, campaign, upto)
-    report = replay_strict(log, campaign, upto=upto, strategies=session.wiring.strategies)
+    report = replay_strict(log, campaign, upto=upto, operator=operator, strategies=session.wiring.strategies)
     for warning in report.warnings:
         tell(f"warning: {warning}")
     if json:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from kernelbraid.agents import search
-from kernelbraid.ops.cli.options import Campaign, Json, MetricsPort, StoreUrl
+from kernelbraid.ops.cli.options import Campaign, Json, MetricsPort, OperatorFolder, StoreUrl
 from kernelbraid.ops.driving import drive
 from kernelbraid.ops.harnesses import harness_factory
 from kernelbraid.ops.wiring import campaign_row, changing, session_of
@@ -14,6 +14,7 @@ from kernelbraid.ops.wiring import campaign_row, changing, session_of
 def resume(
     context: typer.Context,
     campaign: Campaign,
+    operator: OperatorFolder = None,
     unsafe_no_sandbox: Annotated[
         bool, typer.Option("--unsafe-no-sandbox", help="Go on without a sandbox, for a campaign that began without.")
     ] = False,
@@ -34,6 +35,7 @@ def resume(
             lambda driven, watch, pause: search.resume(
                 campaign,
                 store=driven,
+                operator=operator,
                 strategies=session.wiring.strategies,
                 harness=harness_factory(session.wiring, unsafe_no_sandbox),
                 watch=watch,

@@ -81,7 +81,7 @@ class Stage:
         made = catalogue_strategies()
         self.desk = Desk(operator, "cpu", catalogue, store.blob, made.planner, made.editor, made.brancher)
         environment = auditor.environment_of(self.harness.environment())
-        search.open_campaign(store, TOY, self.desk, environment, Policy(**policy), "toy")
+        search.open_campaign(store, self.desk, environment, Policy(**policy), "toy")
         self.campaign = Campaign(store, "toy")
         self.crew = Crew(self.campaign, self.desk, self.harness)
         root = auditor.candidate(self.state, ROOT, self.desk)

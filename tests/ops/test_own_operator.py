@@ -100,3 +100,47 @@ def test_a_reference_that_fails_is_named(folder: Path, function: str) -> None:
 
     with pytest.raises(OperatorError, match=rf"reference\.py: {function} failed: ZeroDivisionError: boom"):
         calls[function]()
+
+
+@pytest.fixture
+def begun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The store of a campaign that was begun from the operator's own folder, under the name typed there."""
+    monkeypatch.chdir(folder.parent)
+    assert call(folder.parent / "s.db", "run", folder.name, "--audits", "2").exit_code == 0
+    assert call(folder.parent / "s.db", "fork", "silu_and_mul-1", "--name", "child").exit_code == 0
+    monkeypatch.chdir("/")
+    return folder.parent / "s.db"
+
+
+GOES_ON = (("resume", "child"), ("replay", "silu_and_mul-1", "--strict"), ("fork", "silu_and_mul-1", "--here"))
+
+
+@pytest.mark.parametrize("command", GOES_ON, ids=lambda words: words[0])
+def test_a_folder_typed_from_where_it_lies_is_found_from_anywhere(begun: Path, command: tuple[str, ...]) -> None:
+    assert call(begun, *command).exit_code == 0
+
+
+@pytest.mark.parametrize("command", GOES_ON, ids=lambda words: words[0])
+def test_an_operator_that_moved_is_asked_for_and_taken_where_it_is(
+    folder: Path, begun: Path, command: tuple[str, ...]
+) -> None:
+    moved = folder.rename(folder.parent / "elsewhere")
+
+    lost = call(begun, *command)
+    found = call(begun, *command, "--operator", str(moved))
+
+    assert lost.exit_code == 3
+    assert f"no longer at {folder}" in lost.stderr
+    assert "--operator" in lost.stderr
+    assert found.exit_code == 0
+
+
+def test_a_campaign_is_not_resumed_under_another_declaration(folder: Path, begun: Path) -> None:
+    declaration = folder / "operator.toml"
+    declaration.write_text(declaration.read_text() + "\n# Another tolerance, say.\n")
+
+    refused = call(begun, "resume", "child")
+
+    assert refused.exit_code == 1
+    assert str(declaration) in refused.stderr
+    assert "fork --here" in refused.stderr
