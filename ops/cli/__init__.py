@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import typer
 
+from kernelbraid.ops.cli.audit import audit
 from kernelbraid.ops.cli.bench import bench_app
 from kernelbraid.ops.cli.best import best
 from kernelbraid.ops.cli.compare import compare
@@ -67,7 +68,7 @@ PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "compare": compare,
         "metrics": metrics,
     },
-    CHECK: {"verify": verify, "replay": replay, "export": export, "import": import_file},
+    CHECK: {"audit": audit, "verify": verify, "replay": replay, "export": export, "import": import_file},
     MACHINE: {"operators": operators, "doctor": doctor},
 }
 for panel, commands in PANELS.items():
