@@ -18,7 +18,8 @@ from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
 
 HERE = Path(__file__).parent
 _FLAGS = ("-std=gnu17", "-O2", "-Wall", "-Wextra")
-_PROGRAMS = {"runner": (), "builder": (), "stopwatch": ("-shared", "-fPIC")}
+_SHARED = ("-shared", "-fPIC")
+_PROGRAMS = {"runner": (), "builder": (), "stopwatch": _SHARED, "box": _SHARED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Native:
     runner: Path
     builder: Path
     stopwatch: Path
+    box: Path
+    """For processes that run a candidate's Python."""
 
 
 def native_programs(compiler: CCompiler) -> Native:
@@ -40,7 +43,7 @@ def native_programs(compiler: CCompiler) -> Native:
     for name, flags in _PROGRAMS.items():
         if not (folder / name).is_file():
             _compile(compiler, name, flags, folder)
-    return Native(folder / "runner", folder / "builder", folder / "stopwatch")
+    return Native(folder / "runner", folder / "builder", folder / "stopwatch", folder / "box")
 
 
 def cache_folder() -> Path:

@@ -56,17 +56,20 @@ static inline int landlock_version(void)
     return (int)syscall(__NR_landlock_create_ruleset, NULL, 0, 1);
 }
 
-/* A ruleset that handles all that this kernel's Landlock knows; -1 where there is none. */
-static inline int landlock_open(uint64_t *handled)
+/* A ruleset that handles all that this kernel's Landlock knows; -1 where there is none. `scoped`: 1 keeps abstract
+   sockets inside, 2 signals. */
+static inline int landlock_open_scoped(uint64_t *handled, uint64_t scoped)
 {
     int version = landlock_version();
     if (version < 1) return -1;
     *handled = FS_ALL_V1 | (version >= 2 ? 1ULL << 13 : 0) | (version >= 3 ? 1ULL << 14 : 0)
              | (version >= 5 ? 1ULL << 15 : 0);
-    struct ruleset rules = {*handled, version >= 4 ? 3 : 0, version >= 6 ? 3 : 0};
+    struct ruleset rules = {*handled, version >= 4 ? 3 : 0, version >= 6 ? scoped : 0};
     size_t size = version >= 6 ? 24 : version >= 4 ? 16 : 8;
     return (int)syscall(__NR_landlock_create_ruleset, &rules, size, 0);
 }
+
+static inline int landlock_open(uint64_t *handled) { return landlock_open_scoped(handled, 3); }
 
 static inline int landlock_allow(int ruleset, uint64_t handled, const char *path, int writable)
 {
@@ -75,7 +78,7 @@ static inline int landlock_allow(int ruleset, uint64_t handled, const char *path
     if (parent < 0) return errno == ENOENT || errno == EACCES ? 0 : -1;
     uint64_t allowed = writable ? handled : (FS_READ | FS_EXECUTE);
     if (fstat(parent, &status) == 0 && !S_ISDIR(status.st_mode))
-        allowed &= 1ULL << 0 | 1ULL << 1 | 1ULL << 2 | 1ULL << 14;
+        allowed &= 1ULL << 0 | 1ULL << 1 | 1ULL << 2 | 1ULL << 14 | 1ULL << 15;
     struct path_rule rule = {allowed & handled, parent};
     int result = (int)syscall(__NR_landlock_add_rule, ruleset, 1, &rule, 0);
     close(parent);
