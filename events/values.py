@@ -43,6 +43,7 @@ class Correctness(StrEnum):
     LATE_WRITE = "late_write"
     CLOCK_DISPUTED = "clock_disputed"
     FORBIDDEN_LIBRARY = "forbidden_library"
+    FORGED_REPLY = "forged_reply"
 
 
 class Infrastructure(StrEnum):
