@@ -17,6 +17,14 @@ _SEAL_FUTURE_WRITE = 0x10
 _TILE_BYTES = 64
 
 
+def checked(place: Place, values: NDArray[Any]) -> NDArray[Any]:
+    """The values. Raises ValueError when shape or dtype is not the place's."""
+    if values.shape != place.shape or values.dtype != place.dtype:
+        found = f"{values.dtype}{list(values.shape)}"
+        raise ValueError(f"{place.tensor.name} should be {place.dtype}{list(place.shape)}, not {found}")
+    return values
+
+
 class MemoryFile:
     """A memory file of fixed size, mapped here. Only touched pages take memory."""
 
@@ -47,10 +55,7 @@ class Inputs(MemoryFile):
 
     def fill(self, place: Place, values: NDArray[Any]) -> None:
         """Write one tensor. Raises ValueError when shape or dtype is not the declared one."""
-        if values.shape != place.shape or values.dtype != place.dtype:
-            found = f"{values.dtype}{list(values.shape)}"
-            raise ValueError(f"{place.tensor.name} should be {place.dtype}{list(place.shape)}, not {found}")
-        self.view(place)[...] = values
+        self.view(place)[...] = checked(place, values)
 
 
 class Outputs(MemoryFile):
