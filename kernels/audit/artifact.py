@@ -30,12 +30,23 @@ class Artifact:
         Raises CandidateFailed(wrong_artifact) unless the sealed bytes have the digest of what was built.
         """
         descriptor = _sealed_file(self.image)
-        found = hashlib.sha256(os.pread(descriptor, len(self.image) + 1, 0)).hexdigest()
-        if found != self.digest:
+        try:
+            self._identify(os.pread(descriptor, len(self.image) + 1, 0))
+        except CandidateFailed:
             os.close(descriptor)
+            raise
+        return descriptor
+
+    def checked_image(self) -> bytes:
+        """The image. Raises CandidateFailed(wrong_artifact) unless it has the digest of what was built."""
+        self._identify(self.image)
+        return self.image
+
+    def _identify(self, image: bytes) -> None:
+        found = hashlib.sha256(image).hexdigest()
+        if found != self.digest:
             evidence = f"the artifact to load has SHA-256 {found}, the one built {self.digest}"
             raise CandidateFailed(Correctness.WRONG_ARTIFACT, evidence)
-        return descriptor
 
 
 def _sealed_file(content: bytes) -> int:
