@@ -1,0 +1,119 @@
+"""Tensors on a CUDA device, through torch; Triton compiles what a candidate launches.
+
+Imported by the zygote before it forks, so nothing at module level may start CUDA: a forked child then hangs.
+"""
+
+import ctypes
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import triton
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import OutOfResources, PTXASError
+
+from kernelbraid.kernels.audit.cuda.child import Run
+from kernelbraid.kernels.audit.cuda.frames import TensorPlace, Trouble
+
+_TYPES = {"float32": "<f4", "bfloat16": "<i2", "int32": "<i4", "int64": "<i8"}
+_LAZY_PEER_ACCESS = 1
+_PRODUCT_SIZE = 8192
+_PRODUCTS = 6
+
+
+class _IpcHandle(ctypes.Structure):
+    _fields_ = (("reserved", ctypes.c_byte * 64),)
+
+
+class _Raw:
+    """Device memory that another process owns, as torch takes it."""
+
+    def __init__(self, pointer: int, place: TensorPlace) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": place.shape,
+            "typestr": _TYPES[place.dtype],
+            "data": (pointer, False),
+            "strides": None,
+            "version": 3,
+        }
+
+
+class CudaBackend:
+    """The device that CUDA_VISIBLE_DEVICES leaves."""
+
+    def __init__(self) -> None:
+        self._bases: list[int] = []
+        self._began: Any = None
+        self._ended: Any = None
+
+    def versions(self) -> Mapping[str, str]:
+        """Of torch, the CUDA it was built with, and Triton."""
+        return {"torch": torch.__version__, "triton": triton.__version__, "cuda": str(torch.version.cuda)}
+
+    def open(self, shared: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        """Start CUDA here and open the owner's allocations."""
+        torch.set_grad_enabled(False)
+        torch.empty(1, device="cuda")
+        driver = ctypes.CDLL("libcuda.so.1")
+        self._bases = [_opened(driver, bytes.fromhex(handle)) for handle in shared["handles"]]
+        self._began, self._ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.timed(_nothing)
+
+    def tensor(self, place: TensorPlace) -> Any:
+        """A torch tensor over the owner's memory."""
+        raw = torch.as_tensor(_Raw(self._bases[place.space] + place.offset, place), device="cuda")
+        return raw.view(torch.bfloat16) if place.dtype == "bfloat16" else raw
+
+    def captured(self, run: Run) -> Run:
+        """As a CUDA graph."""
+        graph = torch.cuda.CUDAGraph()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an empty graph, which is what the floor is
+            with torch.cuda.graph(graph):
+                run()
+        replay: Run = graph.replay
+        return replay
+
+    def timed(self, run: Run) -> int:
+        """By events around it, and only once every stream is idle."""
+        self._began.record()
+        run()
+        self._ended.record()
+        torch.cuda.synchronize()
+        elapsed_ms: float = self._began.elapsed_time(self._ended)
+        return round(elapsed_ms * 1e6)
+
+    def trouble(self, error: BaseException) -> Trouble | None:
+        """A compiler's, memory's, or the device's failure."""
+        text = str(error)
+        if isinstance(error, (CompilationError, OutOfResources, PTXASError)):
+            return Trouble.COMPILE
+        if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+            return Trouble.MEMORY
+        if "captur" in text:
+            return Trouble.CAPTURE
+        return Trouble.DEVICE if "CUDA error" in text or "Triton Error [CUDA]" in text else None
+
+    def measured(self) -> Mapping[str, float]:
+        """The rate of a large bfloat16 product of random values, the best of a few."""
+        one, other = (torch.randn(_PRODUCT_SIZE, _PRODUCT_SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        fastest_ns = min(self.timed(lambda: torch.matmul(one, other)) for _ in range(_PRODUCTS))
+        return {"flop_per_s": 2 * _PRODUCT_SIZE**3 / (fastest_ns * 1e-9)}
+
+
+def _nothing() -> None:
+    """What the first events are recorded around."""
+
+
+def _opened(driver: ctypes.CDLL, handle: bytes) -> int:
+    """The device address of an allocation of the owner's, here. Raises OSError with the driver's error."""
+    pointer = ctypes.c_uint64()
+    opaque = _IpcHandle.from_buffer_copy(handle)
+    error = driver.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), opaque, ctypes.c_uint(_LAZY_PEER_ACCESS))
+    if error:
+        name = ctypes.c_char_p()
+        driver.cuGetErrorName(error, ctypes.byref(name))
+        raise OSError(f"cuIpcOpenMemHandle: {(name.value or b'?').decode()} ({error}), process {os.getpid()}")
+    return int(pointer.value or 0)

@@ -1,0 +1,180 @@
+"""The CUDA driver by ctypes, for the process that owns the device's memory: no torch, nothing of a candidate's.
+
+One primary context, used from any thread. Shared buffers are allocations of whole 2 MiB blocks, because an IPC handle
+opens the block that an allocation lies in.
+"""
+
+import ctypes
+import glob
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kernelbraid.kernels.audit.cuda.device import Buffer, Bytes, Conditions, DeviceFacts, DeviceLost, Shared
+from kernelbraid.kernels.audit.cuda.nvml import Sensors, open_sensors
+
+BLOCK_BYTES = 2 << 20
+STAGING_BYTES = 8 << 20
+_SPIN = 1
+_L2_ATTRIBUTE, _MAJOR_ATTRIBUTE, _MINOR_ATTRIBUTE = 38, 75, 76
+
+
+class Driver:
+    """libcuda, with errors as DeviceLost. Raises OSError when there is none."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("libcuda.so.1")
+        self.call("cuInit", ctypes.c_uint(0))
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """One driver call. Raises DeviceLost with its name and the error's."""
+        error = getattr(self._library, name)(*arguments)
+        if error:
+            text = ctypes.c_char_p()
+            self._library.cuGetErrorName(error, ctypes.byref(text))
+            raise DeviceLost(f"{name}: {(text.value or b'unknown error').decode()} ({error})")
+
+    def function(self, name: str) -> Callable[..., int]:
+        """The bare function, for calls whose price matters."""
+        found: Callable[..., int] = getattr(self._library, name)
+        return found
+
+
+class CudaDevice:
+    """One GPU. Raises OSError without a driver, DeviceLost when it cannot be used."""
+
+    def __init__(self, ordinal: int = 0) -> None:
+        self._driver = Driver()
+        self._device = ctypes.c_int()
+        self._driver.call("cuDeviceGet", ctypes.byref(self._device), ordinal)
+        self.facts = _facts(self._driver, self._device)
+        self._context = ctypes.c_void_p()
+        self._driver.call("cuDevicePrimaryCtxSetFlags_v2", self._device, ctypes.c_uint(_SPIN))
+        self._driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), self._device)
+        self._buffers: dict[int, Buffer] = {}
+        self._staging = ctypes.c_void_p()
+        self._call("cuMemAllocHost_v2", ctypes.byref(self._staging), ctypes.c_size_t(STAGING_BYTES))
+        self._sensors: Sensors | None = open_sensors(self.facts.uuid)
+        self._swept = self.allocate(2 * self.facts.l2_bytes)
+        self._sweeps = 0
+
+    def allocate(self, size_bytes: int) -> Buffer:
+        """Whole blocks of device memory."""
+        size_bytes = -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+        pointer = ctypes.c_uint64()
+        self._call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size_bytes))
+        buffer = Buffer(int(pointer.value), size_bytes)
+        self._buffers[buffer.pointer] = buffer
+        return buffer
+
+    def release(self, buffer: Buffer) -> None:
+        """Free it."""
+        self._buffers.pop(buffer.pointer)
+        self._call("cuMemFree_v2", ctypes.c_uint64(buffer.pointer))
+
+    def share(self, buffers: tuple[Buffer, ...]) -> Shared:
+        """By IPC handles, in hexadecimal."""
+        return Shared({"handles": [self._handle(buffer) for buffer in buffers]})
+
+    def upload(self, buffer: Buffer, offset: int, values: Bytes) -> None:
+        """From pageable memory; large uploads are few."""
+        flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        source = ctypes.c_void_p(flat.ctypes.data)
+        self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(buffer.pointer + offset), source, ctypes.c_size_t(flat.nbytes))
+
+    def download(self, buffer: Buffer, offset: int, size_bytes: int) -> Bytes:
+        """Through pinned memory where it fits, as that is fastest for the slices that a clock waits for."""
+        taken = np.empty(size_bytes, np.uint8)
+        small = size_bytes <= STAGING_BYTES
+        into = self._staging if small else ctypes.c_void_p(taken.ctypes.data)
+        self._call("cuMemcpyDtoH_v2", into, ctypes.c_uint64(buffer.pointer + offset), ctypes.c_size_t(size_bytes))
+        if small and self._staging.value:
+            ctypes.memmove(taken.ctypes.data, self._staging.value, size_bytes)
+        return taken
+
+    def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, size_bytes: int) -> None:
+        """On the context's default stream."""
+        to, start = (ctypes.c_uint64(at) for at in (target.pointer + target_offset, source.pointer + source_offset))
+        self._call("cuMemcpyDtoDAsync_v2", to, start, ctypes.c_size_t(size_bytes), None)
+
+    def fill(self, buffer: Buffer, offset: int, size_bytes: int, pattern: int) -> None:
+        """On the context's default stream."""
+        start, count = ctypes.c_uint64(buffer.pointer + offset), ctypes.c_size_t(size_bytes // 4)
+        self._call("cuMemsetD32Async", start, ctypes.c_uint(pattern), count, None)
+
+    def flush(self) -> None:
+        """Twice the L2's size, with another value every time; lines that a kernel asked to persist are reset too."""
+        self._sweeps = (self._sweeps + 1) & 0xFFFFFFFF
+        self.fill(self._swept, 0, self._swept.size_bytes, self._sweeps)
+        self._call("cuCtxResetPersistingL2Cache")
+
+    def settle(self) -> None:
+        """Wait for the context."""
+        self._call("cuCtxSynchronize")
+
+    def conditions(self) -> Conditions | None:
+        """By NVML; None where that is not installed."""
+        return self._sensors.read() if self._sensors else None
+
+    def close(self) -> None:
+        """Free every buffer and the context."""
+        for buffer in list(self._buffers.values()):
+            self.release(buffer)
+        self._call("cuMemFreeHost", self._staging)
+        self._driver.call("cuDevicePrimaryCtxRelease_v2", self._device)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        """A call in our context, whichever thread makes it."""
+        self._driver.call("cuCtxSetCurrent", self._context)
+        self._driver.call(name, *arguments)
+
+    def _handle(self, buffer: Buffer) -> str:
+        handle = (ctypes.c_byte * 64)()
+        self._call("cuIpcGetMemHandle", handle, ctypes.c_uint64(buffer.pointer))
+        return bytes(handle).hex()
+
+
+def device_count() -> int:
+    """GPUs that this process may use; 0 without a driver."""
+    count = ctypes.c_int()
+    try:
+        Driver().call("cuDeviceGetCount", ctypes.byref(count))
+    except (OSError, DeviceLost):
+        return 0
+    return count.value
+
+
+def _facts(driver: Driver, device: ctypes.c_int) -> DeviceFacts:
+    name, raw, memory, version = ctypes.create_string_buffer(128), (ctypes.c_ubyte * 16)(), ctypes.c_size_t(), _int()
+    driver.call("cuDeviceGetName", name, 128, device)
+    driver.call("cuDeviceGetUuid_v2", raw, device)
+    driver.call("cuDeviceTotalMem_v2", ctypes.byref(memory), device)
+    driver.call("cuDriverGetVersion", ctypes.byref(version))
+    l2, major, minor = (_attribute(driver, device, key) for key in (_L2_ATTRIBUTE, _MAJOR_ATTRIBUTE, _MINOR_ATTRIBUTE))
+    uuid = f"GPU-{_dashed(bytes(raw).hex())}"
+    cuda = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}"
+    return DeviceFacts(
+        name=name.value.decode(),
+        uuid=uuid,
+        driver=cuda,
+        l2_bytes=l2,
+        memory_bytes=memory.value,
+        compute_capability=f"{major}.{minor}",
+        visible=uuid,
+        paths=tuple(sorted(glob.glob("/dev/nvidia*"))),
+    )
+
+
+def _int() -> ctypes.c_int:
+    return ctypes.c_int()
+
+
+def _attribute(driver: Driver, device: ctypes.c_int, key: int) -> int:
+    value = ctypes.c_int()
+    driver.call("cuDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(key), device)
+    return value.value
+
+
+def _dashed(digits: str) -> str:
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

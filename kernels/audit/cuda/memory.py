@@ -1,0 +1,135 @@
+"""The auditor's side of the buffers that a candidate computes on: uploads, poison, guards, and reading back.
+
+Tensors are placed by the same layouts as on the CPU. What a check reads is a mirror that was copied once, after DONE;
+once the candidate's process runs on, every read goes to the device again, so that a late write shows.
+"""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelbraid.kernels.audit.cuda.device import Buffer, Device
+from kernelbraid.kernels.audit.layout import Layout, Place
+from kernelbraid.kernels.audit.memory import checked
+
+_TILE_BYTES = 64
+
+
+class DeviceInputs:
+    """One buffer of inputs, with what was written last kept here: a candidate can write to a device's inputs."""
+
+    def __init__(self, device: Device, buffer: Buffer) -> None:
+        self.device, self.buffer = device, buffer
+        self.size_bytes = buffer.size_bytes
+        self._mirror: NDArray[np.uint8] = np.zeros(0, np.uint8)
+
+    def fill(self, place: Place, values: NDArray[Any]) -> None:
+        """Keep one tensor for the next upload. Raises ValueError when shape or dtype is not the declared one."""
+        self._grow(place.offset + place.bytes)
+        self.view(place)[...] = checked(place, values)
+
+    def view(self, place: Place) -> NDArray[Any]:
+        """The tensor here."""
+        return self._mirror[place.offset : place.offset + place.bytes].view(place.dtype).reshape(place.shape)
+
+    def upload(self, layout: Layout) -> None:
+        """The layout's inputs as they were filled."""
+        start, end = self._range(layout)
+        self.device.upload(self.buffer, start, self._mirror[start:end])
+
+    def upload_decoy(self, layout: Layout) -> None:
+        """Inputs as good for a first run as the real ones and other than them: all floating tensors reversed."""
+        start, end = self._range(layout)
+        decoy = self._mirror[start:end].copy()
+        for place in (place for call in layout.calls for place in call.inputs if place.tensor.dtype in _FLOATING):
+            at = slice(place.offset - start, place.offset - start + place.bytes)
+            decoy[at] = self.view(place).reshape(-1)[::-1].copy().view(np.uint8)
+        self.device.upload(self.buffer, start, decoy)
+
+    def first_written(self, layout: Layout) -> tuple[Place, int] | None:
+        """The first tensor, and byte in it, that is no longer what was uploaded."""
+        start, end = self._range(layout)
+        differing = np.flatnonzero(self.device.download(self.buffer, start, end - start) != self._mirror[start:end])
+        if not differing.size:
+            return None
+        at = start + int(differing[0])
+        places = [place for call in layout.calls for place in call.inputs]
+        place = max((place for place in places if place.offset <= at), key=lambda place: place.offset)
+        return place, at - place.offset
+
+    def _grow(self, size_bytes: int) -> None:
+        if size_bytes > self.size_bytes:
+            raise ValueError(f"the inputs need {size_bytes} bytes, the device's buffer has {self.size_bytes}")
+        if size_bytes > self._mirror.size:
+            grown = np.zeros(min(self.size_bytes, max(size_bytes, 2 * self._mirror.size)), np.uint8)
+            grown[: self._mirror.size] = self._mirror
+            self._mirror = grown
+
+    def _range(self, layout: Layout) -> tuple[int, int]:
+        self._grow(layout.input_end)
+        return layout.input_offset, layout.input_end
+
+
+class DeviceOutputs:
+    """One buffer of outputs: poisoned before every message, guarded by canaries, read back afterwards."""
+
+    def __init__(self, device: Device, buffer: Buffer) -> None:
+        self.device, self.buffer = device, buffer
+        self._pattern = 0
+        self._layout: Layout | None = None
+        self._mirror: tuple[int, NDArray[np.uint8]] | None = None
+        """Offset and bytes of the layout's windows as they were at the last `hold`."""
+
+    def poison(self, layout: Layout) -> None:
+        """A new random pattern over everything from the first window to the last."""
+        self._layout = self._mirror = None
+        self._pattern = secrets.randbits(32)
+        start = layout.windows[0][0]
+        self.device.fill(self.buffer, start, layout.output_end - start, self._pattern)
+
+    def poison_of(self, place: Place) -> NDArray[Any]:
+        """What the tensor would hold had nothing been written since the last poison."""
+        return self.poison_bytes(place.offset, place.bytes).view(place.dtype).reshape(place.shape)
+
+    def poison_bytes(self, offset: int, size_bytes: int) -> NDArray[np.uint8]:
+        """The poison of any stretch."""
+        word = np.frombuffer(self._pattern.to_bytes(4, "little"), np.uint8)
+        return np.resize(np.roll(word, -(offset % 4)), size_bytes)
+
+    def hold(self, layout: Layout) -> None:
+        """Copy the layout's windows: what `read` returns until `release`."""
+        self._layout, start = layout, layout.windows[0][0]
+        self._mirror = (start, self.device.download(self.buffer, start, layout.output_end - start))
+
+    def release(self) -> None:
+        """The process runs again: the next read copies the windows anew."""
+        self._mirror = None
+
+    def read(self, place: Place) -> NDArray[Any]:
+        """A copy of the tensor."""
+        found = self._bytes(place.offset, place.bytes)
+        return found.copy().view(place.dtype).reshape(place.shape)
+
+    def first_broken_canary(self, layout: Layout) -> tuple[int, int, int] | None:
+        """(offset, found byte, expected byte) of the first canary byte that was overwritten."""
+        for start, end in layout.gaps():
+            found, expected = self._bytes(start, end - start), self.poison_bytes(start, end - start)
+            differing = np.flatnonzero(found != expected)
+            if differing.size:
+                at = int(differing[0])
+                return start + at, int(found[at]), int(expected[at])
+        return None
+
+    def _bytes(self, offset: int, size_bytes: int) -> NDArray[np.uint8]:
+        if self._mirror is None and self._layout is not None:
+            self.hold(self._layout)
+        if self._mirror is None:
+            return self.device.download(self.buffer, offset, size_bytes)
+        start, held = self._mirror
+        return held[offset - start : offset - start + size_bytes]
+
+
+_FLOATING: Mapping[str, bool] = {"float32": True, "bfloat16": True}
