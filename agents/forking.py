@@ -31,13 +31,14 @@ def fork(
     operator: str | None = None,
     strategies: Strategies | None = None,
     reaudit: bool = False,
+    archive: bool = False,
 ) -> str:
     """Begin a child after the parent's position `at` (its end by default); returns the child's name.
 
     `changes` are policy keys, such as {"kappa": 50, "audits": 20}. Given a harness, the child holds for its machine
     and for the contract declared today; where that differs from the parent's, root, best and frontier are audited
-    again before any action. `operator` is where the campaign's own operator lies, if not where it was begun.
-    Nothing of the parent is changed.
+    again before any action; `reaudit` does so in any case, and `archive` adds the archive. `operator` is where the
+    campaign's own operator lies, if not where it was begun. Nothing of the parent is changed.
 
     Raises CampaignMissing, OperatorMissing, PositionMissing, RuleBroken (kappa spent), PolicyRefused (a key or value
     that is none).
@@ -52,6 +53,7 @@ def fork(
         operator=operator,
         strategies=strategies,
         reaudit=reaudit,
+        archive=archive,
     )
 
 
@@ -65,6 +67,7 @@ def fork_state(
     operator: str | None = None,
     strategies: Strategies | None = None,
     reaudit: bool = False,
+    archive: bool = False,
 ) -> str:
     """`fork` for a caller that has folded the parent up to the position already."""
     contract = state.specified().contract
@@ -77,7 +80,8 @@ def fork_state(
         after = specification(desk, environment, policy)
     assert environment is not None
     parent_hash = store.hash_at(state.campaign, state.position)
-    events = decider.fork(state, parent_hash, after, environment, code_digests(desk), reaudit=reaudit)
+    digests = code_digests(desk)
+    events = decider.fork(state, parent_hash, after, environment, digests, reaudit=reaudit, archive=archive)
     child = name or _free_name(store, state.campaign)
     store.fork(state.campaign, state.position, child, Decision("driver", state.fact_position, events))
     return child

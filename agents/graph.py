@@ -101,12 +101,21 @@ def _subjects(state: State) -> list[str]:
 
 def _qualify(crew: Crew) -> None:
     """Audit the root, and after a fork on other ground everything that must be judged again."""
-    while waiting := crew.campaign.read(lambda state: list(state.stale)[:1] if state.status == "opening" else []):
-        if waiting[0] == ROOT:
-            _qualify_root(crew)
-        else:
-            _audit_once(crew, waiting[0])
-            _retime(crew, waiting[0])
+    while judge_again(crew):
+        pass
+
+
+def judge_again(crew: Crew) -> bool:
+    """Audit the first implementation that waits for it before any action; False when none does (any more)."""
+    waiting = crew.campaign.read(lambda state: list(state.stale)[:1] if state.status == "opening" else [])
+    if not waiting:
+        return False
+    if waiting[0] == ROOT:
+        _qualify_root(crew)
+    else:
+        _audit_once(crew, waiting[0])
+        _retime(crew, waiting[0])
+    return True
 
 
 def _qualify_root(crew: Crew) -> None:

@@ -252,9 +252,14 @@ def _reopened(event: CampaignOpened, desk: Desk) -> CampaignOpened:
 
 
 def _forked(state: State, event: CampaignForked) -> tuple[Event, ...]:
-    reaudit = event.stale
     return decider.fork(
-        state, event.parent_hash, event.specification, event.environment, event.digests, reaudit=reaudit
+        state,
+        event.parent_hash,
+        event.specification,
+        event.environment,
+        event.digests,
+        reaudit=event.stale,
+        archive=event.stale_archive,
     )
 
 

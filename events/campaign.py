@@ -51,6 +51,8 @@ class CampaignForked(Event):
     digests: Digests
     changes: tuple[Change, ...]
     stale: bool
+    stale_archive: bool = False
+    """Whether the archive is audited again as well."""
 
 
 class CampaignPaused(Event):

@@ -159,8 +159,12 @@ def fork(
     digests: Digests,
     *,
     reaudit: bool = False,
+    archive: bool = False,
 ) -> Events:
-    """Begin a child at this state: open actions are dropped, their opportunities pending again."""
+    """Begin a child at this state: open actions are dropped, their opportunities pending again.
+
+    `reaudit` makes the inherited verdicts stale in any case, `archive` those of the archive too when any are.
+    """
     _opened(state)
     before = state.specified()
     changes = specification_changes(before, specification)
@@ -176,6 +180,7 @@ def fork(
         digests=digests,
         changes=changes,
         stale=stale,
+        stale_archive=stale and archive,
     )
     drops = (ActionDropped(action=action, reason=DropReason.FORKED) for action in state.open_actions)
     return (forked, *drops)
@@ -405,15 +410,17 @@ def _promotion(
     assert measurement is not None
     assert measurement.speedup_ratio is not None
     assert state.best is not None
-    return (
-        ImplementationPromoted(
-            implementation=implementation,
-            replaces=state.best,
-            objective_s=measurement.objective_s,
-            gain_ratio=1 / measurement.ratio,
-            speedup_ratio=measurement.speedup_ratio,
-        ),
+    promoted = ImplementationPromoted(
+        implementation=implementation,
+        replaces=state.best,
+        objective_s=measurement.objective_s,
+        gain_ratio=1 / measurement.ratio,
+        speedup_ratio=measurement.speedup_ratio,
     )
+    if implementation not in state.archive:
+        return (promoted,)
+    # Only a fork that audits the archive again can find its best there, and the best is always in the frontier.
+    return (promoted, BranchReactivated(implementation=implementation, because=implementation, reason="it won again"))
 
 
 def _after_infrastructure(state: State, audit: AuditCompleted) -> Events:

@@ -343,7 +343,7 @@ def _forked(state: State, event: CampaignForked, position: int) -> None:
     state.model_requests.clear()
     state.consecutive_edit_failures = 0
     if event.stale:
-        _make_stale(state)
+        _make_stale(state, event.stale_archive)
     elif state.root_objective_s is None:
         state.stale = {ROOT: None, **state.stale}
     state.retimings |= state.unsettled
@@ -364,10 +364,10 @@ def _inherited(state: State) -> Spent:
     )
 
 
-def _make_stale(state: State) -> None:
+def _make_stale(state: State, archive: bool) -> None:
     """No verdict holds here: root, best and frontier wait for audits; nothing is the best until the root qualifies."""
     best = [] if state.best is None else [state.best]
-    state.stale = dict.fromkeys([ROOT, *best, *state.frontier])
+    state.stale = dict.fromkeys([ROOT, *best, *state.frontier, *(state.archive if archive else ())])
     state.root_latencies, state.root_objective_s, state.baselines = (), None, ()
     state.best, state.best_objective_s, state.speedup_ratio = None, None, 1.0
     state.retimings.clear()
