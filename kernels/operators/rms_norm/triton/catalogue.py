@@ -1,0 +1,134 @@
+"""What can be done to rms_norm on Triton: warps, resident rows, cache hints."""
+
+from collections.abc import Callable
+from functools import partial
+
+from kernelbraid.kernels.operators.catalogue import Facts, Mechanism
+from kernelbraid.kernels.operators.operator import EntryPath, Sources
+from kernelbraid.kernels.operators.regions import edit_region
+
+WORTH_A_TRY_RATIO = 0.1
+MULTIPROCESSORS = 132
+
+LOADS = """\
+    row = tl.program_id(0).to(tl.int64) * hidden
+    k = tl.arange(0, BLOCK)
+    inside = k < hidden
+    values = tl.load(x + row + k, mask=inside, other=0.0).to(tl.float32)
+    weights = tl.load(weight + k, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + row + k, normalised(values, weights, hidden).to(y.dtype.element_ty), mask=inside)
+"""
+LOOP = """\
+    k = tl.arange(0, BLOCK)
+    inside = k < hidden
+    weights = tl.load(weight + k, mask=inside, other=0.0).to(tl.float32)
+    for at in range(tl.program_id(0), rows, tl.num_programs(0)):
+        row = at.to(tl.int64) * hidden
+        values = tl.load(x + row + k, mask=inside, other=0.0).to(tl.float32)
+        tl.store(y + row + k, normalised(values, weights, hidden).to(y.dtype.element_ty), mask=inside)
+"""
+READ = "tl.load(x + row + k, mask=inside, other=0.0)"
+STREAMED = 'tl.load(x + row + k, mask=inside, other=0.0, eviction_policy="evict_first")'
+
+
+def _warps(count: int, sources: Sources) -> Sources:
+    return edit_region(sources, "row", "WARPS = 8\n", f"WARPS = {count}\n")
+
+
+def _persistent(path: EntryPath, per_multiprocessor: int, sources: Sources) -> Sources:
+    """One launch argument more: how many rows there are, which must not be compiled in."""
+    edits = {
+        LOADS: LOOP,
+        f'def {path}(x, weight, y, hidden, BLOCK: tl.constexpr):\n    """One row of x."""\n': (
+            f"def {path}(x, weight, y, rows, hidden, BLOCK: tl.constexpr):\n"
+            '    """Every so many rows of x, with the weight read once."""\n'
+        ),
+        "@triton.jit\n": '@triton.jit(do_not_specialize=["rows"])\n',
+        "[(rows,)](x, weight, y, hidden,": (
+            f"[(min(rows, {per_multiprocessor * MULTIPROCESSORS}),)](x, weight, y, rows, hidden,"
+        ),
+    }
+    for old, new in edits.items():
+        sources = edit_region(sources, path, old, new)
+    return sources
+
+
+def _streamed(path: EntryPath, sources: Sources) -> Sources:
+    return edit_region(sources, path, READ, STREAMED)
+
+
+def _share(key: str, reason: str) -> Callable[[Facts], str | None]:
+    def evidence(facts: Facts) -> str | None:
+        share = facts.share_ratio.get(key, 0.0)
+        return f"{key} takes {share:.0%} of the weighted latency; {reason}" if share >= WORTH_A_TRY_RATIO else None
+
+    return evidence
+
+
+def _always(reason: str) -> Callable[[Facts], str | None]:
+    def evidence(facts: Facts) -> str | None:
+        return reason
+
+    return evidence
+
+
+def _warps_mechanism(count: int, gain_ratio: float) -> Mechanism:
+    return Mechanism(
+        name=f"warps_{count}",
+        scope="joint",
+        summary=f"{count} warps for a row",
+        rationale="More warps load a row in fewer steps; fewer need no sum across warps and leave room for more rows.",
+        numerical_risks="The squares of a row are added in another order; both paths must change together.",
+        falsification="No lower weighted latency, or full and decode rows that differ in a bit.",
+        expected_gain_ratio=gain_ratio,
+        edit=partial(_warps, count),
+        evidence=_always("how many warps share a row decides how many loads are under way and how long its sum is"),
+        contract=("sum_order",),
+        excludes=tuple(f"warps_{other}" for other in (1, 2, 4, 16) if other != count),
+    )
+
+
+def _persistent_mechanism(path: EntryPath, per_multiprocessor: int, gain_ratio: float) -> Mechanism:
+    others = {4, 8, 16} - {per_multiprocessor}
+    return Mechanism(
+        name=f"{path}_resident_{per_multiprocessor}",
+        scope=path,
+        summary=f"at most {per_multiprocessor} programs a multiprocessor, each with many rows and the weight read once",
+        rationale="A program that goes on to the next row starts no block and reads no weight for it.",
+        numerical_risks="None: each row adds its own squares in the same order.",
+        falsification="No lower latency on this path, as when rows are few or the weight is in the cache anyway.",
+        expected_gain_ratio=gain_ratio,
+        edit=partial(_persistent, path, per_multiprocessor),
+        evidence=_share(path, "every row starts a block and reads the weight again"),
+        excludes=tuple(f"{path}_resident_{other}" for other in sorted(others)),
+        opened_by=("warps_4", "warps_16"),
+    )
+
+
+def _streamed_mechanism(path: EntryPath) -> Mechanism:
+    return Mechanism(
+        name=f"{path}_streamed",
+        scope=path,
+        summary="rows marked as read once",
+        rationale="A row is read once and the weight by every row; the cache can be told which to keep.",
+        numerical_risks="None: the same values are loaded.",
+        falsification="No lower latency on this path, as when everything fits into the cache.",
+        expected_gain_ratio=1.01,
+        edit=partial(_streamed, path),
+        evidence=_share(path, "rows pass through the cache that the weight should stay in"),
+        opened_by=(f"{path}_resident_8",),
+    )
+
+
+CATALOGUE: tuple[Mechanism, ...] = (
+    _warps_mechanism(4, 1.05),
+    _warps_mechanism(2, 1.02),
+    _warps_mechanism(1, 1.01),
+    _warps_mechanism(16, 1.02),
+    _persistent_mechanism("full", 8, 1.05),
+    _persistent_mechanism("full", 16, 1.05),
+    _persistent_mechanism("full", 4, 1.02),
+    _persistent_mechanism("decode", 8, 1.01),
+    _streamed_mechanism("full"),
+    _streamed_mechanism("decode"),
+)

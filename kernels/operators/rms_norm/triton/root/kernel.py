@@ -1,0 +1,78 @@
+"""rms_norm for Triton, plain: one program for each row, the whole row in registers."""
+
+import torch
+import triton
+import triton.language as tl
+
+# region row
+WARPS = 8
+
+
+@triton.jit
+def normalised(values, weights, hidden):
+    """One row, scaled. tl.sum adds in an order that follows from the block's size, its dtype and the warps."""
+    mean = tl.div_rn(tl.sum(values * values, axis=0), hidden.to(tl.float32))
+    return values * tl.div_rn(1.0, tl.sqrt_rn(mean + 1e-6)) * weights
+
+
+# endregion row
+
+
+# region full
+@triton.jit
+def full(x, weight, y, hidden, BLOCK: tl.constexpr):
+    """One row of x."""
+    row = tl.program_id(0).to(tl.int64) * hidden
+    k = tl.arange(0, BLOCK)
+    inside = k < hidden
+    values = tl.load(x + row + k, mask=inside, other=0.0).to(tl.float32)
+    weights = tl.load(weight + k, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + row + k, normalised(values, weights, hidden).to(y.dtype.element_ty), mask=inside)
+
+
+def full_rows(x, weight, y):
+    rows, hidden = x.shape
+    full[(rows,)](x, weight, y, hidden, BLOCK=triton.next_power_of_2(hidden), num_warps=WARPS)
+
+
+def rms_norm_full_f32(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> None:
+    """y [rows, hidden] from x [rows, hidden] and weight [hidden]."""
+    full_rows(x, weight, y)
+
+
+def rms_norm_full_bf16(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> None:
+    """y [rows, hidden] from x [rows, hidden] and weight [hidden]."""
+    full_rows(x, weight, y)
+
+
+# endregion full
+
+
+# region decode
+@triton.jit
+def decode(x, weight, y, hidden, BLOCK: tl.constexpr):
+    """One row of x."""
+    row = tl.program_id(0).to(tl.int64) * hidden
+    k = tl.arange(0, BLOCK)
+    inside = k < hidden
+    values = tl.load(x + row + k, mask=inside, other=0.0).to(tl.float32)
+    weights = tl.load(weight + k, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + row + k, normalised(values, weights, hidden).to(y.dtype.element_ty), mask=inside)
+
+
+def decode_rows(x, weight, y):
+    rows, hidden = x.shape
+    decode[(rows,)](x, weight, y, hidden, BLOCK=triton.next_power_of_2(hidden), num_warps=WARPS)
+
+
+def rms_norm_decode_f32(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> None:
+    """y [rows, hidden] from x [rows, hidden] and weight [hidden]."""
+    decode_rows(x, weight, y)
+
+
+def rms_norm_decode_bf16(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> None:
+    """y [rows, hidden] from x [rows, hidden] and weight [hidden]."""
+    decode_rows(x, weight, y)
+
+
+# endregion decode
