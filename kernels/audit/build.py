@@ -21,7 +21,7 @@ from kernelbraid.kernels.toolchains.toolchain import Command, Toolchain
 
 REFUSED = 125
 MOST_SOURCE_BYTES = 4 << 20
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Builder:
     def _refuse_names(self, candidate: Candidate) -> None:
         """A file name could otherwise be a path or a compiler flag."""
         for name in candidate.sources:
-            if not _NAME.fullmatch(name):
+            if not PLAIN_NAME.fullmatch(name):
                 raise CandidateFailed(Correctness.BUILD_FAILED, f"{name!r} is no plain file name")
         if sum(len(text) for text in candidate.sources.values()) > MOST_SOURCE_BYTES:
             raise CandidateFailed(Correctness.BUILD_FAILED, f"the sources exceed {MOST_SOURCE_BYTES} bytes")

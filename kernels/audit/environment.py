@@ -55,10 +55,10 @@ def l1_bytes() -> int:
     return 32 * 1024
 
 
-def harness_digest() -> str:
-    """SHA-256 over the audit's own sources: another harness may judge otherwise."""
+def harness_digest(*folders: Path) -> str:
+    """SHA-256 over the audit's own sources, and those in further folders: another harness may judge otherwise."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.iterdir()):
+    for path in (path for folder in (Path(__file__).parent, *folders) for path in sorted(folder.iterdir())):
         if path.suffix in (".py", ".c", ".h"):
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -17,6 +17,11 @@ def machine_lock_path() -> Path:
     return Path(tempfile.gettempdir()) / "kernelbraid-timing.lock"
 
 
+def device_lock_path(uuid: str) -> Path:
+    """The lock's file for one accelerator, the same for every process of this machine."""
+    return Path(tempfile.gettempdir()) / f"kernelbraid-{uuid}.lock"
+
+
 @contextmanager
 def held(path: Path) -> Iterator[None]:
     """Wait for the lock and hold it. Released when the process dies; the file stays."""
