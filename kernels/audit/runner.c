@@ -8,7 +8,8 @@
      PREPARE  a layout (see struct head)                 -> READY | ERR text
      GO       u32 layout                                 -> DONE struct done | ERR struct fault
      DROP     u32 layout                                 -> READY
-   Inputs are mapped read-only from a sealed memory file; every output window stands between guard pages.
+   Inputs are mapped read-only from a sealed memory file, dims lie in read-only pages, and every output window stands
+   between guard pages.
    BOX 1 needs Landlock and seccomp and fails without them, BOX 2 takes Landlock where it is (an outer box denies
    the files), BOX 0 sets only the resource limits. */
 #include "sandbox.h"
@@ -30,7 +31,7 @@ struct fault { int32_t signal, code, region, write, system_call, out_of_memory; 
 
 struct region { char *base; uint64_t bytes; };
 struct work { void (*entry)(void); uint32_t arguments, dims; void *argument[MOST_ARGUMENTS]; int64_t *dim; };
-struct layout { struct region input, *window; struct work *work; uint32_t windows, calls; int64_t *dims; };
+struct layout { struct region input, dims, *window; struct work *work; uint32_t windows, calls; };
 
 static int command_fd, reply_fd, input_fd, output_fd;
 static uint64_t page, address_bytes;
@@ -72,7 +73,7 @@ static int inside(const struct region *region, uint64_t address, uint64_t margin
 static int region_of(uint64_t address)
 {
     for (int i = 0; i < MOST_LAYOUTS; i++) {
-        if (inside(&layouts[i].input, address, 0)) return IN_INPUT;
+        if (inside(&layouts[i].input, address, 0) || inside(&layouts[i].dims, address, 0)) return IN_INPUT;
         for (uint32_t w = 0; w < layouts[i].windows; w++)
             if (inside(&layouts[i].window[w], address, page)) return IN_GUARD;
     }
@@ -105,29 +106,31 @@ static void on_fault(int signal, siginfo_t *info, void *context)
     _exit(128 + signal);
 }
 
+/* Also undoes what a constructor set: any other signal, SIGCONT say, does again what it did at the start. */
 static void catch_faults(void)
 {
     static char stack[64 << 10];
     stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};
     sigaltstack(&alternate, NULL);
+    for (int number = 1; number < SIGRTMIN; number++) signal(number, SIG_DFL);
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESETHAND};
     const int caught[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGSYS, SIGXFSZ, SIGXCPU};
     for (size_t i = 0; i < sizeof caught / sizeof *caught; i++) sigaction(caught[i], &action, NULL);
 }
 
 /* What a kernel may ask of the system: memory, the time, to print and to end. `always` holds to the end; `loading`
-   is what the dynamic loader needs besides. No clone at all, so nothing runs beside the call or after DONE. */
+   is what the dynamic loader needs besides. No clone at all, so nothing runs beside the call, and nothing to sleep
+   with, so that a process which is not blocked in a read of its next message still works. */
 static const int always[] = {
-    __NR_read, __NR_write, __NR_writev, __NR_close, __NR_fstat, __NR_newfstatat, __NR_lseek, __NR_munmap, __NR_brk,
-    __NR_mremap, __NR_madvise, __NR_rt_sigreturn, __NR_rt_sigprocmask, __NR_exit, __NR_exit_group, __NR_futex,
-    __NR_clock_gettime, __NR_gettimeofday, __NR_getrandom, __NR_getpid, __NR_gettid, __NR_sched_yield,
-    __NR_restart_syscall, __NR_getrusage,
+    __NR_read, __NR_write, __NR_writev, __NR_close, __NR_fstat, __NR_lseek, __NR_munmap, __NR_brk, __NR_mremap,
+    __NR_rt_sigreturn, __NR_rt_sigprocmask, __NR_exit, __NR_exit_group, __NR_clock_gettime, __NR_gettimeofday,
+    __NR_getrandom, __NR_getpid, __NR_gettid, __NR_sched_yield, __NR_restart_syscall,
 #ifdef __NR_time
     __NR_time,
 #endif
 };
 static const int loading[] = {
-    __NR_openat, __NR_pread64, __NR_rt_sigaction, __NR_sigaltstack, __NR_seccomp, __NR_prctl, __NR_readlinkat,
+    __NR_openat, __NR_pread64, __NR_rt_sigaction, __NR_sigaltstack, __NR_seccomp, __NR_newfstatat, __NR_readlinkat,
 #ifdef __NR_readlink
     __NR_readlink,
 #endif
@@ -174,6 +177,11 @@ static int restrict_calls(int while_loading)
     allow_when(__NR_mmap, 2, executable, 0);
     allow_when(__NR_mprotect, 2, executable, 0);
     allow_when(__NR_tgkill, 0, 0xffffffffu, (uint32_t)getpid());
+    allow_when(__NR_madvise, 2, 0xffffffffu, MADV_DONTNEED);
+    allow_when(__NR_madvise, 2, 0xffffffffu, MADV_FREE);
+    allow_when(__NR_madvise, 2, 0xffffffffu, MADV_HUGEPAGE);
+    allow_when(__NR_newfstatat, 3, 0x1000, 0x1000); /* AT_EMPTY_PATH, which is how fstat asks */
+    allow_when(__NR_prctl, 0, 0xffffffffu, 0x53564d41); /* PR_SET_VMA, by which malloc names its mappings */
     rule((struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_clone3, 0, 1));
     rule((struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS));
     rule((struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP));
@@ -197,6 +205,7 @@ static void load(int artifact, const char *names, const char *end)
     char path[64], text[400];
     snprintf(path, sizeof path, "/proc/self/fd/%d", artifact);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    catch_faults();
     if (!library) { complain(dlerror()); return; }
     close(artifact);
     for (int i = 0; names < end && i < MOST_ENTRIES; names += strlen(names) + 1, i++) {
@@ -215,6 +224,14 @@ static char *map_guarded(int file, uint64_t offset, uint64_t bytes, int protecti
     return middle == MAP_FAILED ? NULL : middle;
 }
 
+/* Private pages for at least so many bytes; without a base when memory is short. */
+static struct region map_pages(uint64_t bytes)
+{
+    const uint64_t whole = (bytes + page) & ~(page - 1);
+    char *base = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return base == MAP_FAILED ? (struct region){NULL, 0} : (struct region){base, whole};
+}
+
 static void unmap(struct region *region)
 {
     if (region->base) munmap(region->base - page, region->bytes + 2 * page);
@@ -225,9 +242,9 @@ static void drop(struct layout *layout)
 {
     unmap(&layout->input);
     for (uint32_t w = 0; w < layout->windows; w++) unmap(&layout->window[w]);
+    if (layout->dims.base) munmap(layout->dims.base, layout->dims.bytes);
     free(layout->window);
     free(layout->work);
-    free(layout->dims);
     memset(layout, 0, sizeof *layout);
 }
 
@@ -260,8 +277,8 @@ static const char *prepare(const char *payload, uint32_t bytes)
     drop(layout);
     *layout = (struct layout){.windows = head.windows, .calls = head.calls,
                               .window = calloc(head.windows + 1, sizeof(struct region)),
-                              .work = calloc(head.calls + 1, sizeof(struct work)), .dims = malloc(bytes + 8)};
-    if (!layout->window || !layout->work || !layout->dims) return "no memory for a layout";
+                              .work = calloc(head.calls + 1, sizeof(struct work)), .dims = map_pages(bytes)};
+    if (!layout->window || !layout->work || !layout->dims.base) return "no memory for a layout";
     layout->input = (struct region){map_guarded(input_fd, head.input_offset, head.input_bytes, PROT_READ),
                                     head.input_bytes};
     if (!layout->input.base) return "no memory for the inputs";
@@ -273,10 +290,10 @@ static const char *prepare(const char *payload, uint32_t bytes)
             map_guarded(output_fd, window.offset, window.bytes, PROT_READ | PROT_WRITE), window.bytes};
         if (!layout->window[w].base) return "no memory for the outputs";
     }
-    int64_t *dims = layout->dims;
+    int64_t *dims = (int64_t *)layout->dims.base;
     const char *problem = NULL;
     for (uint32_t i = 0; i < head.calls && !problem; i++) problem = bind_call(layout, &layout->work[i], &at, &dims);
-    return problem;
+    return mprotect(layout->dims.base, layout->dims.bytes, PROT_READ) == 0 ? problem : "no memory for the dims";
 }
 
 static void invoke(const struct work *work)

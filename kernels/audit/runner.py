@@ -31,8 +31,13 @@ LOAD, PREPARE, GO, DROP, READY, DONE, ERR = 1, 2, 3, 4, 16, 17, 18
 REFUSED = 125
 _FRAME = struct.Struct("<II")
 _FAULT = struct.Struct("<iiiiiiQ")
+_PAYLOAD_BYTES = {READY: 0, DONE: 8}
 _IN_INPUT, _IN_GUARD = 1, 2
 _STOP_WAIT_S = 1.0
+_WORKED_NS = 50_000
+"""Processor time between an answer and the next message that no runner needs: it only goes to wait there."""
+_WORKED_TIMES, _WORKED_RATIO = 4, 0.1
+"""So often and so often a message, as a machine that stops for a moment looks like work once or twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +60,14 @@ class Runner:
         self.outputs = Outputs(output_bytes)
         self._printed = os.memfd_create("printed", os.MFD_CLOEXEC)
         self._process, self.pid, self._command, self._reply = self._start(artifact, inputs)
+        self._boxed = False
+        self._answered_at_ns = 0
+        self._messages = self._worked = 0
+        self._leftover = select.poll()
+        self._leftover.register(self._reply, select.POLLIN)
         try:
             self._expect(READY, b"", launcher.limits.load_s)
+            self._boxed = True
         except BaseException:
             self.close()
             raise
@@ -76,18 +87,25 @@ class Runner:
     def go(self, layout: Layout, freeze: bool) -> Elapsed:
         """Release the layout's calls. The time until DONE; a frozen runner is stopped before this returns.
 
-        Raises CandidateFailed when it crashed, hung, ended, printed too much or ran out of memory.
+        Raises CandidateFailed when it crashed, hung, ended, printed too much, ran out of memory, forged a reply or
+        kept working between its answers and the next messages.
         """
+        self._refuse_work_between()
         message = _FRAME.pack(GO, 4) + struct.pack("<I", layout.index)
         elapsed = self._expect(DONE, message, self._launcher.limits.call_s, freeze)
         if freeze:
-            self._wait_until_stopped()
+            self._wait_for_state("TtZX", Correctness.HUNG, "it could not be stopped")
         return elapsed
 
-    def thaw(self) -> None:
-        """Let a frozen runner go on; one that is gone is noticed at the next message."""
+    def thaw(self, settle: bool = False) -> None:
+        """Let a frozen runner go on, and with `settle` wait until it waits for its next message.
+
+        One that is gone is noticed at the next message. Raises CandidateFailed when it does not come to rest.
+        """
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)
+        if settle:
+            self._wait_for_state("SZX", Correctness.CLOCK_DISPUTED, "it went on working after its answer")
 
     def printed(self) -> bytes:
         """What it printed, from the start."""
@@ -155,6 +173,8 @@ class Runner:
 
     def _expect(self, kind: int, message: bytes, timeout_s: float, freeze: bool = False) -> Elapsed:
         """Send a message (none is sent when empty), wait for a frame of that kind; how long it took."""
+        if message:
+            self._refuse_leftovers()
         try:
             process = self.pid if kind == DONE else 0
             answer, elapsed = self._launcher.stopwatch.round_trip(
@@ -163,41 +183,72 @@ class Runner:
         except TimeoutError as error:
             evidence = f"no answer within {timeout_s:g} s"
             raise CandidateFailed(Correctness.HUNG, evidence, self.printed()) from error
-        found, size = _FRAME.unpack_from(answer) if len(answer) >= _FRAME.size else (0, 0)
-        if found != kind:
-            raise self._failure(found, answer[_FRAME.size : _FRAME.size + size])
+        self._answered_at_ns = self._used_ns()
+        due = _FRAME.pack(kind, _PAYLOAD_BYTES[kind])
+        if not answer.startswith(due) or len(answer) != len(due) + _PAYLOAD_BYTES[kind]:
+            raise self._failure(answer)
         return elapsed
 
-    def _failure(self, found: int, payload: bytes) -> CandidateFailed | InfrastructureFailed:
-        """Why the expected frame did not come."""
-        fault = _FAULT.unpack_from(payload) if found == ERR and len(payload) == _FAULT.size else None
-        text = payload.decode("utf-8", errors="replace") if found == ERR and fault is None else ""
-        if text.startswith("refused:"):
+    def _refuse_leftovers(self) -> None:
+        """Nothing may lie in the reply pipe before a question is asked."""
+        if self._leftover.poll(0) == [(self._reply, select.POLLIN)]:
+            found = os.read(self._reply, 512)
+            evidence = f"{len(found)} bytes more than its answer lay in the reply pipe, from {found[:16].hex(' ')}"
+            raise CandidateFailed(Correctness.FORGED_REPLY, evidence, self.printed())
+
+    def _refuse_work_between(self) -> None:
+        """A runner has nothing to do between an answer and the next message: what it does then escapes the clock."""
+        worked_ns = self._used_ns() - self._answered_at_ns
+        self._messages += 1
+        self._worked += worked_ns > _WORKED_NS
+        if self._worked >= max(_WORKED_TIMES, _WORKED_RATIO * self._messages):
+            evidence = (
+                f"it used {worked_ns / 1000:.0f} us of processor time between its answer and the next message, "
+                f"and more than {_WORKED_NS / 1000:.0f} us {self._worked} times in {self._messages} messages"
+            )
+            raise CandidateFailed(Correctness.CLOCK_DISPUTED, evidence, self.printed())
+
+    def _used_ns(self) -> int:
+        """The kernel's account of the processor time that the runner has used."""
+        try:
+            return time.clock_gettime_ns((~self.pid << 3) | 2)
+        except OSError:
+            return self._answered_at_ns
+
+    def _failure(self, answer: bytes) -> CandidateFailed | InfrastructureFailed:
+        """Why the expected frame did not come. What a runner says of its box counts only before it loads anything."""
+        found, size = _FRAME.unpack_from(answer) if len(answer) >= _FRAME.size else (0, 0)
+        payload = answer[_FRAME.size :]
+        whole = found == ERR and len(payload) == size
+        fault = _FAULT.unpack(payload) if whole and size == _FAULT.size else None
+        text = payload.decode("utf-8", errors="replace") if whole and fault is None else ""
+        if text.startswith("refused:") and not self._boxed:
             return InfrastructureFailed(Infrastructure.SANDBOX_REFUSED, f"the runner's box was {text}")
         if text:
             verdict = Correctness.OUT_OF_MEMORY if text.startswith("no memory") else Correctness.LOAD_FAILED
             return CandidateFailed(verdict, text, self.printed())
         status = self._end()
-        if status == REFUSED and fault is None:
+        if status == REFUSED and not self._boxed:
             return InfrastructureFailed(Infrastructure.SANDBOX_REFUSED, f"the runner's box: {self.printed()[-300:]!r}")
-        verdict, evidence = _fault_verdict(fault) if fault else _exit_verdict(status)
+        verdict, evidence = _fault_verdict(fault) if fault else _exit_verdict(status, answer)
         return CandidateFailed(verdict, evidence, self.printed())
 
-    def _end(self) -> int:
-        """Its exit status, or minus the signal that ended it; killed when it does not end by itself."""
+    def _end(self) -> int | None:
+        """Its exit status, or minus the signal that ended it; None when it had to be killed."""
         try:
             code = self._process.wait(_STOP_WAIT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            code = self._process.wait()
+            self._process.wait()
+            return None
         boxed = self._launcher.sandbox.kind is SandboxKind.BUBBLEWRAP and code > 128
         return 128 - code if boxed else code
 
-    def _wait_until_stopped(self) -> None:
+    def _wait_for_state(self, states: str, otherwise: Correctness, evidence: str) -> None:
         deadline = time.monotonic() + _STOP_WAIT_S
-        while (state := _state(self.pid)) not in "TtZX":
+        while (state := _state(self.pid)) not in states:
             if time.monotonic() > deadline:
-                raise CandidateFailed(Correctness.HUNG, f"it could not be stopped (state {state})", self.printed())
+                raise CandidateFailed(otherwise, f"{evidence} (state {state})", self.printed())
 
 
 def _fault_verdict(fault: tuple[int, ...]) -> tuple[Correctness, str]:
@@ -216,7 +267,11 @@ def _fault_verdict(fault: tuple[int, ...]) -> tuple[Correctness, str]:
     return Correctness.CRASHED, f"{name} (code {code}) at address {address:#x}"
 
 
-def _exit_verdict(status: int) -> tuple[Correctness, str]:
+def _exit_verdict(status: int | None, answer: bytes = b"") -> tuple[Correctness, str]:
+    if answer:
+        return Correctness.FORGED_REPLY, f"{len(answer)} bytes that are no reply came, from {answer[:16].hex(' ')}"
+    if status is None:
+        return Correctness.FORGED_REPLY, "it closed the pipe of its replies and ran on"
     if status >= 0:
         return Correctness.EXITED_EARLY, f"the process ended with status {status} before its call was done"
     if -status == signal.SIGXFSZ:

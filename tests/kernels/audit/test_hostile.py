@@ -80,7 +80,7 @@ TABLE = (
     Hostile("exit 0", V.EXITED_EARLY, "status 0", full="_exit(0);"),
     Hostile("exit in a constructor", V.EXITED_EARLY, "status 0", before="__attribute__((constructor)) static void up(void) { _exit(0); }"),
     Hostile("forged DONE, then exit", V.OUTPUT_NOT_WRITTEN, "never written", before=_FORGE, full="forge(); _exit(0);"),
-    Hostile("forged DONE, then the work", V.OUTPUT_NOT_WRITTEN, "never written", before=_FORGE, full="forge(); for (volatile int i = 0; i < 100000000; i++); scale(x, w, f, y, rows, width);"),
+    Hostile("forged DONE, then the work", V.LATE_WRITE, "changed after", before=_FORGE, full="forge(); for (volatile int i = 0; i < 100000000; i++); scale(x, w, f, y, rows, width);"),
     Hostile("NaN", V.INACCURATE, "nan", full="for (int64_t i = 0; i < rows * width; i++) y[i] = NAN;", decode="for (int64_t i = 0; i < rows * width; i++) y[i] = NAN;"),
     Hostile("zeros", V.INACCURATE, "float64 reference", full="memset(y, 0, rows * width * 4);", decode="memset(y, 0, rows * width * 4);"),
     Hostile("copy of the input", V.INACCURATE, "float64 reference", full="memcpy(y, x, rows * width * 4);", decode="memcpy(y, x, rows * width * 4);"),
