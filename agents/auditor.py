@@ -4,7 +4,7 @@ The harness hands over blocks; which confirmation they are (k), at which alpha, 
 won, is settled here at append, from the state of that moment.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from kernelbraid.agents.strategy import Desk
@@ -22,12 +22,8 @@ from kernelbraid.events.values import (
     Correctness,
     Environment,
     Infrastructure,
-    Latency,
-    LimitCheck,
     Measurement,
     Performance,
-    Resource,
-    WorkloadRatio,
 )
 from kernelbraid.kernels.audit import outcome as found
 from kernelbraid.kernels.audit import statistics
@@ -58,7 +54,7 @@ def record_root(state: State, qualification: Qualification) -> Decision | None:
         return None
     audit, blobs = _audit_event(state, ROOT, None, qualification.root)
     shown = tuple(
-        Baseline(name=name, latencies=_latencies(latencies)) for name, latencies in qualification.baselines.items()
+        Baseline(name=name, latencies_s=dict(latencies_s)) for name, latencies_s in qualification.baselines.items()
     )
     digests = tuple(digest_of(item) for item in _block_blobs(qualification.root))
     events = decider.complete_root_audit(state, audit, shown, digests)
@@ -85,7 +81,7 @@ def record_timing(state: State, implementation_id: str, outcome: TimingOutcome) 
     judged = _judged(state, implementation_id, outcome) if measured else (Performance.UNDECIDED, None)
     timing = TimingCompleted(
         implementation=implementation_id,
-        latencies=_latencies(outcome.latencies_s) if measured else (),
+        latencies_s=dict(outcome.latencies_s) if measured else {},
         performance=judged[0],
         measurement=judged[1],
         evidence=outcome.evidence,
@@ -118,10 +114,10 @@ def _audit_event(
             Check(name=check.name, passed=check.passed, cases=check.cases, evidence=check.evidence)
             for check in outcome.checks
         ),
-        latencies=_latencies(outcome.latencies_s) if verified else (),
+        latencies_s=dict(outcome.latencies_s) if verified else {},
         performance=judged[0],
         measurement=judged[1],
-        resources=tuple(Resource(name=name, value=value) for name, value in sorted(outcome.resources.items())),
+        resources=dict(sorted(outcome.resources.items())),
         artifact=outcome.artifact_digest,
         log=digest_of(outcome.log) if outcome.log else None,
         environment=state.environment_digest,
@@ -136,10 +132,6 @@ def _verdict(verdict: found.Verdict) -> Correctness | Infrastructure:
     if isinstance(verdict, found.Correctness):
         return Correctness(verdict.value)
     return Infrastructure(verdict.value)
-
-
-def _latencies(latencies_s: Mapping[str, float]) -> tuple[Latency, ...]:
-    return tuple(Latency(workload=name, latency_s=value) for name, value in latencies_s.items())
 
 
 def _block_blobs(outcome: AuditOutcome | TimingOutcome) -> tuple[bytes, ...]:
@@ -191,9 +183,10 @@ def judge(
         alpha=alpha,
         confirmation=confirmation,
         speedup_ratio=decision.speedup_ratio,
-        by_workload=_by_workload(last),
+        incumbent_ratios=dict(statistics.workload_ratios(last)),
+        root_ratios={bound.workload: bound.ratio for bound in decision.limits},
+        root_upper_bound_ratios={bound.workload: bound.upper_bound_ratio for bound in decision.limits},
         objective_s=decision.objective_s[found.CANDIDATE],
-        limits=_limit_checks(decision.limits),
         blocks=digests,
     )
     return Performance(decision.performance.value), measurement
@@ -208,25 +201,8 @@ def _screened(blocks: Blocks, weights: Mapping[str, float], incumbent: str, dige
         delta_ratio=statistics.LEAST_DELTA_RATIO,
         standard_error_ratio=screened.standard_error_ratio,
         objective_s=statistics.objective_s(blocks, weights, found.CANDIDATE),
-        by_workload=_by_workload(blocks),
+        incumbent_ratios=dict(statistics.workload_ratios(blocks)),
         blocks=digests,
-    )
-
-
-def _by_workload(blocks: Blocks) -> tuple[WorkloadRatio, ...]:
-    ratios = statistics.workload_ratios(blocks)
-    return tuple(WorkloadRatio(workload=name, ratio=ratio) for name, ratio in ratios.items())
-
-
-def _limit_checks(bounds: Iterable[statistics.LimitBound]) -> tuple[LimitCheck, ...]:
-    return tuple(
-        LimitCheck(
-            workload=bound.workload,
-            ratio=bound.ratio,
-            upper_bound_ratio=bound.upper_bound_ratio,
-            limit_ratio=bound.limit_ratio,
-        )
-        for bound in bounds
     )
 
 
@@ -243,8 +219,8 @@ def outcome_of(event: AuditCompleted, read_blob: Callable[[str], bytes]) -> Audi
         screen=screen,
         confirmation=confirmation,
         incumbent=event.measurement.incumbent if event.measurement else None,
-        latencies_s={item.workload: item.latency_s for item in event.latencies},
-        resources={item.name: item.value for item in event.resources},
+        latencies_s=event.latencies_s,
+        resources=event.resources,
         artifact_digest=event.artifact,
         log=read_blob(event.log) if event.log else b"",
         build_s=event.build_s,
@@ -256,7 +232,7 @@ def outcome_of(event: AuditCompleted, read_blob: Callable[[str], bytes]) -> Audi
 def qualification_of(root: AuditOutcome, qualified: RootQualified, read_blob: Callable[[str], bytes]) -> Qualification:
     """The root's qualification, from its audit and the event that opened the search."""
     blocks = [Blocks.from_bytes(read_blob(digest)) for digest in qualified.blocks]
-    shown = {item.name: {each.workload: each.latency_s for each in item.latencies} for item in qualified.baselines}
+    shown = {item.name: item.latencies_s for item in qualified.baselines}
     first, last = (blocks[0] if len(blocks) > 1 else None), (blocks[-1] if blocks else None)
     return Qualification(replace(root, screen=first, confirmation=last), shown)
 
@@ -270,7 +246,7 @@ def timing_of(event: TimingCompleted, read_blob: Callable[[str], bytes]) -> Timi
         screen=screen,
         confirmation=confirmation,
         incumbent=event.measurement.incumbent if event.measurement else None,
-        latencies_s={item.workload: item.latency_s for item in event.latencies},
+        latencies_s=event.latencies_s,
         timing_s=event.elapsed_s,
     )
 

@@ -10,7 +10,7 @@ from kernelbraid.events.errors import StoreError
 from kernelbraid.events.event import Event
 from kernelbraid.events.state import State, evolve
 from kernelbraid.events.store import Store
-from kernelbraid.events.values import Latency
+from kernelbraid.events.values import Latencies
 from kernelbraid.kernels.audit.outcome import CANDIDATE, ROOT, Blocks
 
 ReadBlob = Callable[[str], bytes]
@@ -55,18 +55,18 @@ def _measurement(state: State, event: AuditCompleted | TimingCompleted, read_blo
         yield f"{event.implementation}: recorded as {event.performance}, its blocks say {performance}"
     if again != measurement:
         yield f"{event.implementation}: recorded ratio {measurement.ratio!r}, its blocks give {again.ratio!r}"
-    if not _same(event.latencies, blocks[-1], CANDIDATE):
+    if not _same(event.latencies_s, blocks[-1], CANDIDATE):
         yield f"{event.implementation}: its latencies are not the medians of its blocks"
 
 
 def _qualification(event: RootQualified, read_blob: ReadBlob) -> Iterator[str]:
     stored = read_blob(event.blocks[-1])
-    if not _same(event.latencies, stored, ROOT):
+    if not _same(event.latencies_s, stored, ROOT):
         yield "the root's latencies are not the medians of its blocks"
     for baseline in event.baselines:
-        if not _same(baseline.latencies, stored, baseline.name):
+        if not _same(baseline.latencies_s, stored, baseline.name):
             yield f"{baseline.name}: its latencies are not the medians of the root's blocks"
 
 
-def _same(latencies: tuple[Latency, ...], stored: bytes, arm: str) -> bool:
-    return {item.workload: item.latency_s for item in latencies} == dict(Blocks.from_bytes(stored).medians_s(arm))
+def _same(latencies_s: Latencies, stored: bytes, arm: str) -> bool:
+    return latencies_s == dict(Blocks.from_bytes(stored).medians_s(arm))

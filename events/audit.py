@@ -1,39 +1,39 @@
 """Events of measurement: audits, timings, promotions."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from kernelbraid.events.event import Event
 from kernelbraid.events.values import (
     Check,
     Correctness,
     Infrastructure,
-    Latency,
+    Latencies,
     Measurement,
     Performance,
-    Resource,
+    Resources,
 )
 
 
 class AuditCompleted(Event):
     """The harness judged an implementation.
 
-    `action` is None for the root and for audits repeated after a fork. `performance`, `latencies` and (but for the
+    `action` is None for the root and for audits repeated after a fork. `performance`, `latencies_s` and (but for the
     root) `measurement` are present if and only if it was verified. `log` is the digest of the builder's and runner's
     output.
     """
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     action: str | None
     implementation: str
-    verdict: Correctness | Infrastructure
+    verdict: Annotated[Correctness | Infrastructure, Field(union_mode="left_to_right")]
     evidence: str
     checks: tuple[Check, ...]
-    latencies: tuple[Latency, ...] = ()
+    latencies_s: Latencies = Field(default_factory=dict)
     performance: Performance | None = None
     measurement: Measurement | None = None
-    resources: tuple[Resource, ...] = ()
+    resources: Resources = Field(default_factory=dict)
     artifact: str | None = None
     log: str | None = None
     environment: str
@@ -50,7 +50,7 @@ class AuditCompleted(Event):
     @model_validator(mode="after")
     def _measured_if_verified(self) -> "AuditCompleted":
         verified = self.verdict is Correctness.VERIFIED
-        if verified != bool(self.latencies):
+        if verified != bool(self.latencies_s):
             raise ValueError("latencies stand if and only if the implementation was verified")
         if self.performance is not None and not (verified and self.measurement is not None):
             raise ValueError("a performance result needs a verified implementation and its measurement")
@@ -63,8 +63,9 @@ class TimingCompleted(Event):
     `measurement` is absent when the timing itself broke off; the result is then undecided, and `evidence` says why.
     """
 
+    version: ClassVar[int] = 2
     implementation: str
-    latencies: tuple[Latency, ...]
+    latencies_s: Latencies
     performance: Performance
     measurement: Measurement | None
     evidence: str = ""
@@ -73,7 +74,7 @@ class TimingCompleted(Event):
 
     @model_validator(mode="after")
     def _decided_if_measured(self) -> "TimingCompleted":
-        if (self.measurement is None or not self.latencies) and self.performance is not Performance.UNDECIDED:
+        if (self.measurement is None or not self.latencies_s) and self.performance is not Performance.UNDECIDED:
             raise ValueError("a result other than undecided needs its measurement and latencies")
         return self
 

@@ -8,7 +8,7 @@ from kernelbraid.events.values import (
     Change,
     Digests,
     Environment,
-    Latency,
+    Latencies,
     Region,
     SourceFile,
     Specification,
@@ -29,7 +29,8 @@ class CampaignOpened(Event):
 class RootQualified(Event):
     """The root passed everything: its latencies anchor every limit, and the search is open."""
 
-    latencies: tuple[Latency, ...]
+    version: ClassVar[int] = 2
+    latencies_s: Latencies
     objective_s: float
     baselines: tuple[Baseline, ...] = ()
     blocks: tuple[str, ...] = ()

@@ -304,9 +304,9 @@ def complete_root_audit(
         return (audit,)
     if audit.verdict is not Correctness.VERIFIED:
         return (audit, CampaignStopped(reason=StopReason.ROOT_UNQUALIFIED, detail=f"{audit.verdict}: {audit.evidence}"))
-    objective = objective_s(state.specified(), audit.latencies)
+    objective = objective_s(state.specified(), audit.latencies_s)
     qualified = RootQualified(
-        latencies=audit.latencies, objective_s=objective, baselines=tuple(baselines), blocks=tuple(blocks)
+        latencies_s=audit.latencies_s, objective_s=objective, baselines=tuple(baselines), blocks=tuple(blocks)
     )
     return (audit, qualified)
 
@@ -332,7 +332,7 @@ def complete_timing(state: State, timing: TimingCompleted) -> Events:
     require(timing.implementation in state.retimings, f"{timing.implementation} is not due to be timed again")
     require(timing.environment == state.environment_digest, "it was timed in another environment")
     if timing.measurement is not None:
-        _covers_workloads(state, [latency.workload for latency in timing.latencies])
+        _covers_workloads(state, timing.latencies_s)
         require(timing.measurement.incumbent != timing.implementation, "it cannot win against itself")
         _sound(state, timing.performance, timing.measurement)
     return (timing, *_promotion(state, timing.implementation, timing.performance, timing.measurement))
@@ -346,7 +346,7 @@ def _plausible(state: State, audit: AuditCompleted) -> None:
         return
     require(bool(audit.checks), "verified means that checks ran")
     require(all(check.passed for check in audit.checks), "verified means that every check passed")
-    _covers_workloads(state, [latency.workload for latency in audit.latencies])
+    _covers_workloads(state, audit.latencies_s)
     if audit.implementation == ROOT:
         require(audit.measurement is None, "the root has no incumbent to be measured against")
         return
@@ -381,10 +381,10 @@ def _sound(state: State, performance: Performance, measurement: Measurement) -> 
 
 def _limits_exceeded(state: State, measurement: Measurement) -> list[str]:
     declared = {workload.name: workload.limit_ratio for workload in state.specified().contract.workloads}
-    for limit in measurement.limits:
-        same = declared.get(limit.workload) == limit.limit_ratio
-        require(same, f"{limit.limit_ratio} is not the specification's limit on {limit.workload}")
-    return [limit.workload for limit in measurement.limits if limit.upper_bound_ratio > limit.limit_ratio]
+    bounds = measurement.root_upper_bound_ratios
+    require(bounds.keys() == measurement.root_ratios.keys(), "every ratio to the root has its upper bound")
+    require(bounds.keys() <= declared.keys(), "a limit is checked on a workload that the specification lacks")
+    return [workload for workload, bound in bounds.items() if bound > declared[workload]]
 
 
 def _winning(state: State, measurement: Measurement) -> None:
@@ -398,7 +398,7 @@ def _winning(state: State, measurement: Measurement) -> None:
     words = "too noisy to decide: " if noisy else ""
     require(measurement.upper_bound_ratio < 1 - margin, f"{words}the upper bound is not below 1 - {margin:.3g}")
     require(measurement.speedup_ratio is not None, "a promotion says how it compares with the root")
-    _covers_workloads(state, [limit.workload for limit in measurement.limits])
+    _covers_workloads(state, measurement.root_ratios)
 
 
 def _promotion(

@@ -1,8 +1,8 @@
 """What the state keeps of every submission and every measurement: canonical JSON bytes, read when somebody asks.
 
-A pydantic value takes half a kilobyte of memory however little it says, and an implementation has dozens of them; a
+A pydantic value takes half a kilobyte of memory however little it says, and an implementation has several of them; a
 state of two hundred thousand implementations would need gigabytes. Packed, without the names of their fields, they
-take what their content takes, and equal values have equal bytes.
+take what their content takes, and equal values in one order have equal bytes.
 """
 
 from collections.abc import Iterable
@@ -13,21 +13,13 @@ from typing import Any, TypeVar
 import orjson
 
 from kernelbraid.events.event import Value
-from kernelbraid.events.values import Latency, LimitCheck, Measurement, Region, Resource, SourceFile, WorkloadRatio
+from kernelbraid.events.values import Latencies, Measurement, Region, Resources, SourceFile
 
 V = TypeVar("V", bound=Value)
 Row = list[Any]
 """A value's fields in their order, as JSON holds them."""
 
-PACKED_TYPES: tuple[type[Value], ...] = (
-    SourceFile,
-    Region,
-    Latency,
-    WorkloadRatio,
-    LimitCheck,
-    Measurement,
-    Resource,
-)
+PACKED_TYPES: tuple[type[Value], ...] = (SourceFile, Region, Measurement)
 ROWS = {kind: attrgetter(*kind.model_fields) for kind in PACKED_TYPES}
 READ_BYTES_CACHED = 1024
 """How many packed values stay read: a search looks at the same few parents again and again."""
@@ -43,9 +35,9 @@ class Submission(Value):
 class Findings(Value):
     """What was measured of an implementation; empty until it was."""
 
-    latencies: tuple[Latency, ...]
+    latencies_s: Latencies
     measurement: Measurement | None
-    resources: tuple[Resource, ...]
+    resources: Resources
 
 
 def pack_submission(sources: tuple[SourceFile, ...], regions: tuple[Region, ...]) -> bytes:
@@ -53,12 +45,9 @@ def pack_submission(sources: tuple[SourceFile, ...], regions: tuple[Region, ...]
     return _pack(_rows(SourceFile, sources), _rows(Region, regions))
 
 
-def pack_findings(
-    latencies: tuple[Latency, ...], measurement: Measurement | None, resources: tuple[Resource, ...]
-) -> bytes:
+def pack_findings(latencies_s: Latencies, measurement: Measurement | None, resources: Resources) -> bytes:
     """Bytes that `findings` reads."""
-    compared = None if measurement is None else ROWS[Measurement](measurement)
-    return _pack(_rows(Latency, latencies), compared, _rows(Resource, resources))
+    return _pack(latencies_s, None if measurement is None else ROWS[Measurement](measurement), resources)
 
 
 @lru_cache(maxsize=READ_BYTES_CACHED)
@@ -71,22 +60,14 @@ def submission(packed: bytes) -> Submission:
 @lru_cache(maxsize=READ_BYTES_CACHED)
 def findings(packed: bytes) -> Findings:
     """The findings that were packed."""
-    latencies, measurement, resources = orjson.loads(packed)
-    return Findings(
-        latencies=_values(Latency, latencies),
-        measurement=None if measurement is None else _measurement(measurement),
-        resources=_values(Resource, resources),
-    )
+    latencies_s, measurement, resources = orjson.loads(packed)
+    compared = None if measurement is None else _value(Measurement, measurement)
+    return Findings(latencies_s=latencies_s, measurement=compared, resources=resources)
 
 
 def _pack(*parts: object) -> bytes:
     # orjson hands out the buffer it grew, often several times what it holds; a copy has the size of its content.
-    # What is left to `default` is a measurement's ratios and limits.
-    return bytes(memoryview(orjson.dumps(parts, default=_nested_row)))
-
-
-def _nested_row(value: Value) -> object:
-    return ROWS[type(value)](value)
+    return bytes(memoryview(orjson.dumps(parts)))
 
 
 def _rows(kind: type[Value], values: Iterable[Value]) -> list[tuple[object, ...]]:
@@ -94,18 +75,11 @@ def _rows(kind: type[Value], values: Iterable[Value]) -> list[tuple[object, ...]
 
 
 def _values(kind: type[V], rows: Iterable[Row]) -> tuple[V, ...]:
-    return tuple(kind.model_validate(_fields(kind, row)) for row in rows)
+    return tuple(_value(kind, row) for row in rows)
 
 
-def _measurement(row: Row) -> Measurement:
-    fields = _fields(Measurement, row)
-    fields["by_workload"] = _values(WorkloadRatio, fields["by_workload"])
-    fields["limits"] = _values(LimitCheck, fields["limits"])
-    return Measurement.model_validate(fields)
+def _value(kind: type[V], row: Row) -> V:
+    return kind.model_validate(dict(zip(kind.model_fields, row, strict=True)))
 
 
-def _fields(kind: type[Value], row: Row) -> dict[str, Any]:
-    return dict(zip(kind.model_fields, row, strict=True))
-
-
-NOTHING_FOUND = pack_findings((), None, ())
+NOTHING_FOUND = pack_findings({}, None, {})

@@ -45,11 +45,11 @@ from kernelbraid.events.values import (
     Digests,
     Environment,
     Infrastructure,
-    Latency,
+    Latencies,
     Measurement,
     Performance,
     Region,
-    Resource,
+    Resources,
     Scope,
     SourceFile,
     Specification,
@@ -106,9 +106,9 @@ class Implementation:
         return submission(self.submission).regions
 
     @property
-    def latencies(self) -> tuple[Latency, ...]:
+    def latencies_s(self) -> Latencies:
         """Every workload's latency, empty until it was verified."""
-        return findings(self.findings).latencies
+        return findings(self.findings).latencies_s
 
     @property
     def measurement(self) -> Measurement | None:
@@ -116,7 +116,7 @@ class Implementation:
         return findings(self.findings).measurement
 
     @property
-    def resources(self) -> tuple[Resource, ...]:
+    def resources(self) -> Resources:
         """Measured facts of its artifact."""
         return findings(self.findings).resources
 
@@ -177,7 +177,7 @@ class State:
     digests: Digests | None = None
     forked_from: tuple[str, int] | None = None
     baselines: tuple[Baseline, ...] = ()
-    root_latencies: tuple[Latency, ...] = ()
+    root_latencies_s: Latencies = field(default_factory=dict)
     root_objective_s: float | None = None
     best: str | None = None
     best_objective_s: float | None = None
@@ -295,10 +295,10 @@ def _count_driven(state: State, event: Event, recorded_at: datetime) -> None:
     state.driven_at = recorded_at
 
 
-def objective_s(specification: Specification, latencies: Iterable[Latency]) -> float:
+def objective_s(specification: Specification, latencies_s: Latencies) -> float:
     """The weighted sum of latencies that a campaign minimises."""
     weights = {workload.name: workload.weight for workload in specification.contract.workloads}
-    return sum(weights[latency.workload] * latency.latency_s for latency in latencies)
+    return sum(weights[workload] * latency_s for workload, latency_s in latencies_s.items())
 
 
 def _opened(state: State, event: CampaignOpened, position: int) -> None:
@@ -318,7 +318,7 @@ def _environment(state: State, environment: Environment) -> None:
 
 def _qualified(state: State, event: RootQualified, position: int) -> None:
     state.baselines = event.baselines
-    state.root_latencies = event.latencies
+    state.root_latencies_s = event.latencies_s
     state.root_objective_s = event.objective_s
     state.best, state.best_objective_s, state.speedup_ratio = ROOT, event.objective_s, 1.0
     if state.status == "opening":
@@ -368,7 +368,7 @@ def _make_stale(state: State, archive: bool) -> None:
     """No verdict holds here: root, best and frontier wait for audits; nothing is the best until the root qualifies."""
     best = [] if state.best is None else [state.best]
     state.stale = dict.fromkeys([ROOT, *best, *state.frontier, *(state.archive if archive else ())])
-    state.root_latencies, state.root_objective_s, state.baselines = (), None, ()
+    state.root_latencies_s, state.root_objective_s, state.baselines = {}, None, ()
     state.best, state.best_objective_s, state.speedup_ratio = None, None, 1.0
     state.retimings.clear()
     state.unsettled.clear()
@@ -538,10 +538,10 @@ def _measured(
     state: State,
     implementation: Implementation,
     event: AuditCompleted | TimingCompleted,
-    resources: tuple[Resource, ...],
+    resources: Resources,
 ) -> None:
     implementation.performance = event.performance
-    implementation.findings = pack_findings(event.latencies, event.measurement, resources)
+    implementation.findings = pack_findings(event.latencies_s, event.measurement, resources)
     if event.measurement is not None and event.measurement.confirmation is not None:
         state.confirmations = event.measurement.confirmation
     state.retimings.pop(implementation.id, None)

@@ -3,12 +3,14 @@
 An event's hash covers its stored bytes, so an upcast never breaks the chain.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from kernelbraid.events.errors import EventInvalid
 
-Payload = dict[str, object]
+Payload = dict[str, Any]
 Upcast = Callable[[Payload], Payload]
+"""Takes a copy of the stored payload, which it may change and hand back; what is nested in it is shared."""
 
 
 def _audit_time_by_stage(payload: Payload) -> Payload:
@@ -17,7 +19,47 @@ def _audit_time_by_stage(payload: Payload) -> Payload:
     return {**payload, "build_s": 0.0, "check_s": 0.0, "timing_s": elapsed_s}
 
 
-UPCASTS: dict[tuple[str, int], Upcast] = {("AuditCompleted", 1): _audit_time_by_stage}
+def _audit_in_maps(payload: Payload) -> Payload:
+    """Version 2 kept every measured number as a record of its own with the name beside it."""
+    payload["resources"] = _by_name(payload.get("resources", ()), "name", "value")
+    return _timing_in_maps(payload)
+
+
+def _timing_in_maps(payload: Payload) -> Payload:
+    if payload.get("measurement") is not None:
+        payload["measurement"] = _measurement_in_maps(dict(payload["measurement"]))
+    return _latencies_in_a_map(payload)
+
+
+def _measurement_in_maps(measurement: Payload) -> Payload:
+    """The limits themselves are dropped: the contract has them, and none was recorded that differed from it."""
+    limits = measurement.pop("limits", ())
+    measurement["incumbent_ratios"] = _by_name(measurement.pop("by_workload", ()), "workload", "ratio")
+    measurement["root_ratios"] = _by_name(limits, "workload", "ratio")
+    measurement["root_upper_bound_ratios"] = _by_name(limits, "workload", "upper_bound_ratio")
+    return measurement
+
+
+def _qualified_in_maps(payload: Payload) -> Payload:
+    payload["baselines"] = [_latencies_in_a_map(dict(baseline)) for baseline in payload.get("baselines", ())]
+    return _latencies_in_a_map(payload)
+
+
+def _latencies_in_a_map(payload: Payload) -> Payload:
+    payload["latencies_s"] = _by_name(payload.pop("latencies", ()), "workload", "latency_s")
+    return payload
+
+
+def _by_name(records: Iterable[Payload], name: str, value: str) -> Payload:
+    return {record[name]: record[value] for record in records}
+
+
+UPCASTS: dict[tuple[str, int], Upcast] = {
+    ("AuditCompleted", 1): _audit_time_by_stage,
+    ("AuditCompleted", 2): _audit_in_maps,
+    ("TimingCompleted", 1): _timing_in_maps,
+    ("RootQualified", 1): _qualified_in_maps,
+}
 """(type name, version) to the function that turns that version's payload into the next version's."""
 
 

@@ -5,7 +5,7 @@ Latencies are in seconds, sizes in bytes; a `*_ratio` has no unit. Digests are S
 
 import hashlib
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 import orjson
 from pydantic import Field
@@ -176,18 +176,19 @@ class Digests(Value):
     agents: str
 
 
-class Latency(Value):
-    """One workload's latency for one implementation, an empty call's floor subtracted."""
-
-    workload: str
-    latency_s: float = Field(gt=0)
+Latencies = dict[str, Annotated[float, Field(gt=0)]]
+"""Seconds a call by workload, an empty call's floor subtracted."""
+Ratios = dict[str, Annotated[float, Field(gt=0)]]
+"""By workload: one arm's latency over another's, timed side by side."""
+Resources = dict[str, float]
+"""Measured facts of an artifact by name, such as text_bytes or stack_bytes."""
 
 
 class Baseline(Value):
     """A build timed beside the root and never a candidate."""
 
     name: str
-    latencies: tuple[Latency, ...]
+    latencies_s: Latencies
 
 
 class Check(Value):
@@ -197,22 +198,6 @@ class Check(Value):
     passed: bool
     cases: int
     evidence: str = ""
-
-
-class LimitCheck(Value):
-    """One workload's slowdown against the root, with its 97.5 % upper bound."""
-
-    workload: str
-    ratio: float
-    upper_bound_ratio: float
-    limit_ratio: float
-
-
-class WorkloadRatio(Value):
-    """One workload's latency over the incumbent's, timed side by side."""
-
-    workload: str
-    ratio: float = Field(gt=0)
 
 
 class Measurement(Value):
@@ -232,17 +217,14 @@ class Measurement(Value):
     confirmation: int | None = None
     speedup_ratio: float | None = None
     objective_s: float = Field(gt=0)
-    by_workload: tuple[WorkloadRatio, ...] = ()
-    limits: tuple[LimitCheck, ...] = ()
+    incumbent_ratios: Ratios = Field(default_factory=dict)
+    """Every workload's latency over the incumbent's."""
+    root_ratios: Ratios = Field(default_factory=dict)
+    """Every workload's latency over the root's, for which the contract sets limits; empty after a screen alone."""
+    root_upper_bound_ratios: Ratios = Field(default_factory=dict)
+    """The 97.5 % upper bounds of those."""
     blocks: tuple[str, ...] = ()
     """Digests of the blobs: the screen's blocks, then the confirmation's."""
-
-
-class Resource(Value):
-    """A measured fact of an artifact, such as text_bytes or stack_bytes."""
-
-    name: str
-    value: float
 
 
 class Change(Value):

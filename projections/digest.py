@@ -13,7 +13,7 @@ import orjson
 from kernelbraid.events.event import Value
 from kernelbraid.events.state import State
 
-STATE_VIEW = 1
+STATE_VIEW = 2
 """Raised whenever the fold's meaning changes, so that digests of different views are never compared in silence."""
 
 CHUNK_ROWS = 512

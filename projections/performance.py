@@ -11,7 +11,7 @@ from types import MappingProxyType
 from kernelbraid.events.audit import AuditCompleted
 from kernelbraid.events.event import Event, Recorded
 from kernelbraid.events.state import Implementation, State, objective_s
-from kernelbraid.events.values import ROOT, Baseline, Check, Correctness, EntryPath, Latency, Performance
+from kernelbraid.events.values import ROOT, Baseline, Check, Correctness, EntryPath, Performance
 from kernelbraid.projections.projection import Handler, Projection
 
 AGREEMENT = "agreement"
@@ -97,13 +97,14 @@ def performance_table(state: State, folded: PerformanceFold) -> PerformanceTable
 
 def latencies_s(state: State) -> Mapping[str, Mapping[str, float]]:
     """Seconds a call of every measured implementation, by implementation and then by workload."""
-    measured = (node for node in state.implementations.values() if node.latencies)
-    return MappingProxyType({node.id: _by_workload(node.latencies) for node in measured})
+    measured = (node for node in state.implementations.values() if node.latencies_s)
+    return MappingProxyType({node.id: MappingProxyType(node.latencies_s) for node in measured})
 
 
 def _rows(state: State, best: Implementation) -> tuple[WorkloadRow, ...]:
-    root_s, best_s = _by_workload(state.root_latencies), _by_workload(best.latencies)
-    together = {} if best.measurement is None else {item.workload: 1 / item.ratio for item in best.measurement.limits}
+    root_s, best_s = state.root_latencies_s, best.latencies_s
+    root_ratios = {} if best.measurement is None else best.measurement.root_ratios
+    together = {workload: 1 / ratio for workload, ratio in root_ratios.items()}
     return tuple(
         WorkloadRow(
             workload=item.name,
@@ -121,16 +122,12 @@ def _quotient(root_s: float, best_s: float | None) -> float | None:
     return None if best_s is None else root_s / best_s
 
 
-def _by_workload(latencies: tuple[Latency, ...]) -> Mapping[str, float]:
-    return MappingProxyType({latency.workload: latency.latency_s for latency in latencies})
-
-
 def _baseline(state: State, baseline: Baseline) -> BaselineRow:
-    objective = objective_s(state.specified(), baseline.latencies)
+    objective = objective_s(state.specified(), baseline.latencies_s)
     root_ratio = (state.root_objective_s or objective) / objective
     return BaselineRow(
         name=baseline.name,
-        latencies_s=_by_workload(baseline.latencies),
+        latencies_s=MappingProxyType(baseline.latencies_s),
         objective_s=objective,
         root_ratio=root_ratio,
         best_ratio=state.speedup_ratio / root_ratio,

@@ -218,7 +218,7 @@ def _origin(state: State) -> ForkOrigin | None:
 
 
 def _baseline(state: State, baseline: Baseline) -> BaselineSummary:
-    objective = objective_s(state.specified(), baseline.latencies)
+    objective = objective_s(state.specified(), baseline.latencies_s)
     root = state.root_objective_s or objective
     root_ratio = root / objective
     return BaselineSummary(

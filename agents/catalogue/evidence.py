@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kernelbraid.events.state import Action, Implementation, State
-from kernelbraid.events.values import Latency, Measurement, Performance, Specification
+from kernelbraid.events.values import Latencies, Measurement, Performance, Specification
 from kernelbraid.kernels.operators.catalogue import Facts, Mechanism, Scope
 
 LEAST_GAIN_RATIO = 1.02
@@ -18,17 +18,16 @@ def facts(state: State, implementation: Implementation) -> Facts:
     assert state.environment is not None
     return Facts(
         applied=frozenset(implementation.mechanisms),
-        share_ratio=shares(specification, implementation.latencies),
-        resources={resource.name: resource.value for resource in implementation.resources},
+        share_ratio=shares(specification, implementation.latencies_s),
+        resources=implementation.resources,
         simd_bits=state.environment.simd_bits,
         l1_bytes=state.environment.l1_bytes,
     )
 
 
-def shares(specification: Specification, latencies: Iterable[Latency]) -> Mapping[str, float]:
+def shares(specification: Specification, latencies_s: Latencies) -> Mapping[str, float]:
     """Part of the weighted latency by path and by dtype; "joint" is all of it."""
-    by_name = {latency.workload: latency.latency_s for latency in latencies}
-    weighted = [(item, item.weight * by_name[item.name]) for item in specification.contract.workloads]
+    weighted = [(item, item.weight * latencies_s[item.name]) for item in specification.contract.workloads]
     total = sum(time_s for _, time_s in weighted)
     found: dict[str, float] = {"full": 0.0, "decode": 0.0, "joint": 1.0}
     for workload, time_s in weighted:
@@ -37,11 +36,12 @@ def shares(specification: Specification, latencies: Iterable[Latency]) -> Mappin
     return found
 
 
-def path_seconds(specification: Specification, latencies: Iterable[Latency], scope: Scope) -> float:
+def path_seconds(specification: Specification, latencies_s: Latencies, scope: Scope) -> float:
     """The weighted latency of the workloads in a scope."""
-    by_name = {latency.workload: latency.latency_s for latency in latencies}
     return sum(
-        item.weight * by_name[item.name] for item in specification.contract.workloads if scope in ("joint", item.path)
+        item.weight * latencies_s[item.name]
+        for item in specification.contract.workloads
+        if scope in ("joint", item.path)
     )
 
 
@@ -63,20 +63,16 @@ def relative(state: State, implementation: Implementation, scope: Scope = "joint
 def _session_ratio(
     specification: Specification, implementation: Implementation, measurement: Measurement, scope: Scope
 ) -> float:
-    ratios = {item.workload: item.ratio for item in measurement.by_workload}
-    if scope == "joint" or not ratios:
+    if scope == "joint" or not measurement.incumbent_ratios:
         return measurement.ratio
-    incumbent = (
-        Latency(workload=item.workload, latency_s=item.latency_s / ratios[item.workload])
-        for item in implementation.latencies
-    )
-    after = path_seconds(specification, implementation.latencies, scope)
-    return after / path_seconds(specification, incumbent, scope)
+    after_s = implementation.latencies_s
+    before_s = {workload: time_s / measurement.incumbent_ratios[workload] for workload, time_s in after_s.items()}
+    return path_seconds(specification, after_s, scope) / path_seconds(specification, before_s, scope)
 
 
 def expected_gain(state: State, parent: Implementation, scope: Scope, gain_ratio: float) -> float:
     """Gain in the parent's objective, as a logarithm, when the paths in `scope` become `gain_ratio` times faster."""
-    share = shares(state.specified(), parent.latencies)[scope]
+    share = shares(state.specified(), parent.latencies_s)[scope]
     return -math.log(1 - share * (1 - 1 / gain_ratio))
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from kernelbraid.events.values import Environment, Measurement
+from kernelbraid.events.values import Environment, Measurement, Workload
 from kernelbraid.kernels.audit.outcome import Blocks
 from kernelbraid.ops.report.figures import plain, seconds, size
 
@@ -85,16 +85,16 @@ def blocks_figures(blocks: Blocks) -> dict[str, object]:
     }
 
 
-def limit_lines(measurement: Measurement) -> Iterator[str]:
+def limit_lines(measurement: Measurement, workloads: Iterable[Workload]) -> Iterator[str]:
     """Every workload's slowdown limit against the root; nothing where the root was not timed."""
-    if not measurement.limits:
-        return
-    width = max(len(limit.workload) for limit in measurement.limits)
-    yield f"  {'workload':<{width}}  of the root  at most  limit"
-    for limit in measurement.limits:
-        kept = "kept" if limit.upper_bound_ratio <= limit.limit_ratio else "EXCEEDED"
-        figures = f"{limit.ratio:>11.3f}  {limit.upper_bound_ratio:>7.3f}  {limit.limit_ratio:>5g}"
-        yield f"  {limit.workload:<{width}}  {figures}  {kept}"
+    limits = {workload.name: workload.limit_ratio for workload in workloads}
+    width = max(map(len, measurement.root_ratios), default=0)
+    if width:
+        yield f"  {'workload':<{width}}  of the root  at most  limit"
+    for workload, ratio in measurement.root_ratios.items():
+        bound, limit = measurement.root_upper_bound_ratios[workload], limits[workload]
+        figures = f"{ratio:>11.3f}  {bound:>7.3f}  {limit:>5g}"
+        yield f"  {workload:<{width}}  {figures}  {'kept' if bound <= limit else 'EXCEEDED'}"
 
 
 def resource_lines(resources: Iterable[tuple[str, float]]) -> Iterator[str]:

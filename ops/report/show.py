@@ -1,10 +1,10 @@
 """`show` in words: a campaign's lineage and summary, or all evidence about one implementation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kernelbraid.events.audit import AuditCompleted
 from kernelbraid.events.state import Implementation, State
-from kernelbraid.events.values import Check, Measurement
+from kernelbraid.events.values import Check, Measurement, Workload
 from kernelbraid.ops.report.dossier import Dossier
 from kernelbraid.ops.report.figures import plain, seconds, size, times
 from kernelbraid.ops.report.outcome import standing_line
@@ -69,7 +69,7 @@ def implementation_lines(found: Dossier, log: str) -> Iterator[str]:
     node = found.state.implementations[found.implementation]
     yield from _identity(found, node)
     if found.audit is not None:
-        yield from _audit(found.audit, node)
+        yield from _audit(found.audit, node, found.state.specified().contract.workloads)
     yield from _regions(found.state, node)
     yield from ("", "in the log")
     yield from (f"  {item.position:>5}  {item.actor:<8}  {plain(entry(item).what, 160)}" for item in found.records)
@@ -93,16 +93,16 @@ def _identity(found: Dossier, node: Implementation) -> Iterator[str]:
         yield f"  settles anew    {', '.join(found.submitted.contract_items)}"
 
 
-def _audit(audit: AuditCompleted, node: Implementation) -> Iterator[str]:
+def _audit(audit: AuditCompleted, node: Implementation, workloads: Iterable[Workload]) -> Iterator[str]:
     result = f", {node.performance}" if node.performance else ""
     yield from ("", f"audit: {audit.verdict}{result}, in {seconds(audit.elapsed_s)}")
     if audit.evidence:
         yield f"  {plain(audit.evidence, 200)}"
     yield from (f"  {_check(check)}" for check in audit.checks)
     if node.measurement is not None:
-        yield from _measurement(node.measurement)
-    yield from (f"  {item.workload:<28}{seconds(item.latency_s):>10}" for item in node.latencies)
-    yield from (f"  {item.name:<28}{_resource(item.name, item.value):>10}" for item in node.resources)
+        yield from _measurement(node.measurement, workloads)
+    yield from (f"  {workload:<28}{seconds(time_s):>10}" for workload, time_s in node.latencies_s.items())
+    yield from (f"  {name:<28}{_resource(name, value):>10}" for name, value in node.resources.items())
 
 
 def _check(check: Check) -> str:
@@ -110,7 +110,7 @@ def _check(check: Check) -> str:
     return f"{'ok  ' if check.passed else 'FAIL'}  {check.name} ({check.cases} cases){evidence}"
 
 
-def _measurement(measurement: Measurement) -> Iterator[str]:
+def _measurement(measurement: Measurement, workloads: Iterable[Workload]) -> Iterator[str]:
     yield "timing"
     bound = f"at most {measurement.upper_bound_ratio:.4f}, needs {1 - measurement.delta_ratio:.4f}"
     yield f"  {measurement.ratio:.4f} of {measurement.incumbent} ({bound})"
@@ -118,9 +118,10 @@ def _measurement(measurement: Measurement) -> Iterator[str]:
         yield f"  confirmation {measurement.confirmation} at alpha {measurement.alpha:.2g}"
     else:
         yield "  the screen ruled a gain out"
-    for limit in measurement.limits:
-        room = f"{limit.ratio:.3f} of the root, at most {limit.upper_bound_ratio:.3f}, limit {limit.limit_ratio:g}"
-        yield f"  {limit.workload:<28}{room}"
+    limits = {workload.name: workload.limit_ratio for workload in workloads}
+    for workload, ratio in measurement.root_ratios.items():
+        most = measurement.root_upper_bound_ratios[workload]
+        yield f"  {workload:<28}{ratio:.3f} of the root, at most {most:.3f}, limit {limits[workload]:g}"
 
 
 def _resource(name: str, value: float) -> str:

@@ -20,8 +20,6 @@ from kernelbraid.events.values import (
     Digests,
     Environment,
     Infrastructure,
-    Latency,
-    LimitCheck,
     Measurement,
     Performance,
     Policy,
@@ -157,7 +155,7 @@ WORKLOADS = (
     Workload(name="decode", entry="decode", path="decode", dtype="f32", dims={"n": 64}, weight=2.0, limit_ratio=1.2),
 )
 LIMITS = {workload.name: workload.limit_ratio for workload in WORKLOADS}
-LATENCIES = tuple(Latency(workload=workload.name, latency_s=0.001) for workload in WORKLOADS)
+LATENCIES_S = {workload.name: 0.001 for workload in WORKLOADS}
 PASSED = (Check(name="agreement", passed=True, cases=3),)
 FAILED = (Check(name="agreement", passed=False, cases=3, evidence="row 7 differs"),)
 
@@ -218,7 +216,7 @@ def root_audit(verdict: Correctness | Infrastructure = Correctness.VERIFIED, her
         verdict=verdict,
         evidence="",
         checks=PASSED if verified else FAILED,
-        latencies=LATENCIES if verified else (),
+        latencies_s=LATENCIES_S if verified else {},
         environment=here,
         build_s=0.25,
         check_s=0.25,
@@ -228,7 +226,7 @@ def root_audit(verdict: Correctness | Infrastructure = Correctness.VERIFIED, her
 
 def qualified() -> RootQualified:
     """The root's qualification: an objective of 0.001 x 1 + 0.001 x 2 seconds."""
-    return RootQualified(latencies=LATENCIES, objective_s=0.003)
+    return RootQualified(latencies_s=LATENCIES_S, objective_s=0.003)
 
 
 def search(**policy: Any) -> Given:
@@ -297,13 +295,11 @@ def tried(number: int, *parents: str, mechanism: str = "tile") -> tuple[Event, .
 # --- measurements --------------------------------------------------------------------------------------------------
 
 
-def limits(ratio: float = 1.0, upper: float | None = None) -> tuple[LimitCheck, ...]:
-    """Every workload at this slowdown against the root."""
-    bound = ratio + 0.01 if upper is None else upper
-    return tuple(
-        LimitCheck(workload=name, ratio=ratio, upper_bound_ratio=bound, limit_ratio=limit)
-        for name, limit in LIMITS.items()
-    )
+def slowed(ratio: float = 1.0, upper: float | None = None, workloads: Iterable[str] = LIMITS) -> dict[str, Any]:
+    """Fields of a measurement: these workloads at this slowdown against the root."""
+    names = tuple(workloads)
+    bounds = dict.fromkeys(names, ratio + 0.01 if upper is None else upper)
+    return {"root_ratios": dict.fromkeys(names, ratio), "root_upper_bound_ratios": bounds}
 
 
 def measured(k: int | None, incumbent: str = ROOT, **changes: Any) -> Measurement:
@@ -318,9 +314,8 @@ def measured(k: int | None, incumbent: str = ROOT, **changes: Any) -> Measuremen
         "confirmation": k,
         "speedup_ratio": None if k is None else 1.03,
         "objective_s": 0.0029,
-        "limits": () if k is None else limits(),
     }
-    return Measurement.model_validate(won | changes)
+    return Measurement.model_validate(won | ({} if k is None else slowed()) | changes)
 
 
 def audited(
@@ -338,7 +333,7 @@ def audited(
             "verdict": Correctness.VERIFIED,
             "evidence": "",
             "checks": PASSED,
-            "latencies": LATENCIES,
+            "latencies_s": LATENCIES_S,
             "performance": performance,
             "measurement": measurement or measured(None),
             "environment": HERE,
@@ -380,7 +375,7 @@ def timed(
     """A winner that was timed again."""
     return TimingCompleted(
         implementation=implementation,
-        latencies=LATENCIES,
+        latencies_s=LATENCIES_S,
         performance=performance,
         measurement=measurement or measured(None),
         environment=HERE,

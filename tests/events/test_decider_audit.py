@@ -11,7 +11,6 @@ from kernelbraid.events.values import (
     ROOT,
     Correctness,
     Infrastructure,
-    Latency,
     Performance,
     StopReason,
     environment_digest,
@@ -20,12 +19,12 @@ from tests.events.given import (
     ELSEWHERE,
     ENVIRONMENT,
     FAILED,
-    LATENCIES,
+    LATENCIES_S,
+    LIMITS,
     Given,
     audited,
     failing,
     given,
-    limits,
     measured,
     opened,
     promoted,
@@ -34,6 +33,7 @@ from tests.events.given import (
     raised,
     root_audit,
     search,
+    slowed,
     timed,
     tried,
     won,
@@ -89,8 +89,8 @@ def test_a_correctness_failure_bars_from_frontier_and_parenthood(verdict: Correc
 
 @pytest.mark.parametrize("performance", [Performance.NO_GAIN, Performance.UNDECIDED, Performance.OVER_LIMIT])
 def test_a_slower_or_inadmissible_but_verified_one_is_a_parent(performance: Performance) -> None:
-    slow = limits(1.3) if performance is Performance.OVER_LIMIT else limits()
-    audit = audited("i0001", "a0001", performance, measured(1, ratio=1.2, upper_bound_ratio=1.25, limits=slow))
+    slow = slowed(1.3) if performance is Performance.OVER_LIMIT else slowed()
+    audit = audited("i0001", "a0001", performance, measured(1, ratio=1.2, upper_bound_ratio=1.25, **slow))
     story = search().and_then(tried(1)).decided(decider.complete_audit, audit).and_then(raised("o0002", "i0001"))
     assert list(story.state.frontier) == [ROOT, "i0001"]
     story.when(decider.propose_action, proposed("a0002", "o0002", "i0001")).then(proposed("a0002", "o0002", "i0001"))
@@ -103,13 +103,13 @@ def test_verified_means_every_check_passed() -> None:
 
 
 @pytest.mark.parametrize(
-    "latencies",
-    [LATENCIES[:1], (*LATENCIES, LATENCIES[0]), (LATENCIES[0], Latency(workload="other", latency_s=1.0))],
-    ids=["missing", "twice", "unknown"],
+    "latencies_s",
+    [{"prefill": 1.0}, {"prefill": 1.0, "other": 1.0}, LATENCIES_S | {"other": 1.0}],
+    ids=["missing", "unknown", "one too many"],
 )
-def test_verified_means_every_workload_measured_once(latencies: tuple[Latency, ...]) -> None:
+def test_verified_means_every_workload_measured_once(latencies_s: dict[str, float]) -> None:
     story = search().and_then(tried(1))
-    audit = audited("i0001", "a0001", latencies=latencies)
+    audit = audited("i0001", "a0001", latencies_s=latencies_s)
     story.when(decider.complete_audit, audit).then_refused("every workload is measured once")
 
 
@@ -149,12 +149,10 @@ REFUSED_WINS: dict[str, tuple[dict[str, Any], str]] = {
     "too noisy": ({"delta_ratio": 0.009, "upper_bound_ratio": 0.983}, "too noisy"),
     "bound not below the margin": ({"ratio": 0.99, "upper_bound_ratio": 0.995}, "the upper bound is not below"),
     "bound below the estimate": ({"ratio": 0.99}, "not below its estimate"),
-    "a limit not kept": ({"limits": limits(1.05, 1.15)}, "over the limit on prefill"),
-    "a limit not measured": ({"limits": limits()[:1]}, "every workload is measured once"),
-    "a limit of its own": (
-        {"limits": tuple(item.model_copy(update={"limit_ratio": 9.0}) for item in limits())},
-        "not the specification's limit",
-    ),
+    "a limit not kept": (slowed(1.05, 1.15), "over the limit on prefill"),
+    "a limit not measured": (slowed(workloads=["prefill"]), "every workload is measured once"),
+    "a limit of its own": (slowed(workloads=[*LIMITS, "other"]), "that the specification lacks"),
+    "a ratio without its bound": ({"root_upper_bound_ratios": {}}, "has its upper bound"),
     "no comparison with the root": ({"speedup_ratio": None}, "compares with the root"),
     "unknown incumbent": ({"incumbent": "i0009"}, "was never the best"),
     "an incumbent that was never the best": ({"incumbent": "i0002"}, "was never the best"),

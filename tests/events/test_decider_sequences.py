@@ -58,11 +58,9 @@ from tests.events.given import (
     ELSEWHERE,
     ENVIRONMENT,
     FAILED,
-    LATENCIES,
     LIMITS,
     audited,
     failing,
-    limits,
     measured,
     one_append,
     opened,
@@ -72,6 +70,7 @@ from tests.events.given import (
     recorded,
     regions,
     root_audit,
+    slowed,
     submitted,
     timed,
 )
@@ -339,7 +338,7 @@ class Recount:
                 members.discard(name)
             return
         assert all(check.passed for check in event.checks)
-        assert sorted(item.workload for item in event.latencies) == sorted(LIMITS)
+        assert event.latencies_s.keys() == LIMITS.keys()
         self.verified.add(name)
         self.failed.discard(name)
         if name not in self.archive:
@@ -358,8 +357,8 @@ class Recount:
         self.measured(event.implementation, event.performance, event.measurement)
 
     def measured(self, name: str, performance: Performance, found: Measurement) -> None:
-        over = any(item.upper_bound_ratio > LIMITS[item.workload] for item in found.limits)
-        assert all(item.limit_ratio == LIMITS[item.workload] for item in found.limits)
+        over = any(bound > LIMITS[workload] for workload, bound in found.root_upper_bound_ratios.items())
+        assert found.root_ratios.keys() == found.root_upper_bound_ratios.keys()
         assert found.incumbent in self.crowned - {name}
         if found.confirmation is not None:
             self.confirmations += 1
@@ -382,7 +381,7 @@ class Recount:
             and found.ratio
             <= found.upper_bound_ratio
             < 1 - found.delta_ratio * (1 if found.delta_ratio < 0.0081 else 2)
-            and {item.workload for item in found.limits} == set(LIMITS)
+            and found.root_ratios.keys() == LIMITS.keys()
         )
 
     def take_ImplementationPromoted(self, event: ImplementationPromoted) -> None:
@@ -469,9 +468,10 @@ WRONG: list[dict[str, Any]] = [
     {"standard_error_ratio": 0.0025},
     {"ratio": 0.99, "upper_bound_ratio": 0.997},
     {"alpha": 0.03},
-    {"limits": limits(1.05, 1.15)},
-    {"limits": limits()[:1]},
-    {"limits": tuple(item.model_copy(update={"limit_ratio": 9.0}) for item in limits())},
+    slowed(1.05, 1.15),
+    slowed(workloads=["prefill"]),
+    slowed(workloads=["prefill", "decode", "other"]),
+    {"root_ratios": {}},
 ]
 TEXTS = [regions("n", "r", "r"), regions("r", "n", "r"), regions("n", "n", "r"), regions("n", "n", "n"), regions()]
 MECHANISMS = ["tile", "simd"]
@@ -484,7 +484,7 @@ UNCHANGED_UNLESS_STALE = {
     "best_objective_s",
     "speedup_ratio",
     "undecided_branches",
-    "root_latencies",
+    "root_latencies_s",
     "root_objective_s",
     "baselines",
 }
@@ -684,7 +684,7 @@ class Commands(RuleBasedStateMachine):
         incumbent = mostly(dice, [best, best, *sorted(self.recount.crowned)], [*self.known(), "i0099"])
         changes: dict[str, Any] = dice.choice(WRONG) if dice.random() < 0.25 else {}
         if performance is Performance.OVER_LIMIT and k is not None:
-            changes = {"limits": limits(1.3)}
+            changes = slowed(1.3)
         return performance, measured(k, incumbent, **changes)
 
     def result(self, dice: Random, name: str, action: str | None) -> AuditCompleted:
@@ -692,7 +692,7 @@ class Commands(RuleBasedStateMachine):
         if verdict is not Correctness.VERIFIED:
             return failing(name, action, verdict)
         performance, found = self.finding(dice)
-        flaw = mostly(dice, [{}, {}], [{"checks": FAILED}, {"latencies": LATENCIES[:1]}, {"environment": "x"}])
+        flaw = mostly(dice, [{}, {}], [{"checks": FAILED}, {"latencies_s": {"prefill": 0.001}}, {"environment": "x"}])
         return audited(name, action, performance, found, **flaw)
 
     @precondition(lambda self: self.state.open_actions)

@@ -4,15 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelbraid.events.packed import NOTHING_FOUND, findings, pack_findings, pack_submission, submission
-from kernelbraid.events.values import Latency, LimitCheck, Measurement, Region, Resource, SourceFile
+from kernelbraid.events.values import Measurement, Region, SourceFile
 
 positive = st.floats(min_value=1e-9, max_value=1e9)
 names = st.text(max_size=8).filter(lambda text: text.isprintable())
-latencies = st.lists(st.builds(Latency, workload=names, latency_s=positive), max_size=4).map(tuple)
-resources = st.lists(st.builds(Resource, name=names, value=positive), max_size=4).map(tuple)
-limits = st.lists(
-    st.builds(LimitCheck, workload=names, ratio=positive, upper_bound_ratio=positive, limit_ratio=positive), max_size=4
-).map(tuple)
+by_name = st.dictionaries(names, positive, max_size=4)
 measurements = st.builds(
     Measurement,
     incumbent=names,
@@ -24,18 +20,20 @@ measurements = st.builds(
     confirmation=st.none() | st.integers(1, 99),
     speedup_ratio=st.none() | positive,
     objective_s=positive,
-    limits=limits,
+    incumbent_ratios=by_name,
+    root_ratios=by_name,
+    root_upper_bound_ratios=by_name,
     blocks=st.lists(names, max_size=2).map(tuple),
 )
 
 
-@given(latencies, st.none() | measurements, resources)
+@given(by_name, st.none() | measurements, by_name)
 def test_findings_read_back(
-    measured: tuple[Latency, ...], measurement: Measurement | None, facts: tuple[Resource, ...]
+    measured: dict[str, float], measurement: Measurement | None, facts: dict[str, float]
 ) -> None:
     found = findings(pack_findings(measured, measurement, facts))
 
-    assert (found.latencies, found.measurement, found.resources) == (measured, measurement, facts)
+    assert (found.latencies_s, found.measurement, found.resources) == (measured, measurement, facts)
 
 
 def test_a_submission_reads_back() -> None:
@@ -51,10 +49,10 @@ def test_a_submission_reads_back() -> None:
 def test_equal_measurements_have_equal_bytes(measurement: Measurement) -> None:
     stored = Measurement.model_validate_json(measurement.model_dump_json())
 
-    assert pack_findings((), stored, ()) == pack_findings((), measurement, ())
+    assert pack_findings({}, stored, {}) == pack_findings({}, measurement, {})
 
 
 def test_nothing_found_is_empty() -> None:
     nothing = findings(NOTHING_FOUND)
 
-    assert (nothing.latencies, nothing.measurement, nothing.resources) == ((), None, ())
+    assert (nothing.latencies_s, nothing.measurement, nothing.resources) == ({}, None, {})

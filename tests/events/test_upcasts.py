@@ -1,40 +1,111 @@
-"""A log that an earlier version of the schema wrote still reads, with every hash as it was."""
+"""Logs that earlier versions of the schema wrote still read, with every hash as it was."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
-from kernelbraid.events.audit import AuditCompleted
+from kernelbraid.events.audit import AuditCompleted, TimingCompleted
+from kernelbraid.events.campaign import RootQualified
 from kernelbraid.events.errors import EventInvalid
+from kernelbraid.events.registry import BY_NAME
+from kernelbraid.events.sqlite import SqliteStore
 from kernelbraid.events.state import fold
-from kernelbraid.events.store import open_store
 from kernelbraid.events.upcasts import UPCASTS, upcast
+from kernelbraid.events.values import Measurement
 
-OLD_LOG = Path(__file__).parent / "logs" / "schema-1.kernelbraid"
-OLD_HEAD = "ae3967cdaf04e22402a0dbda7e6103e53a894a07650a08dbb24ff5113c60f1f9"
+LOGS = Path(__file__).parent / "logs"
+HEADS = {
+    "schema-1": "ae3967cdaf04e22402a0dbda7e6103e53a894a07650a08dbb24ff5113c60f1f9",
+    "schema-2": "b13fe3cd38a581bef753211a957dc447620ab1da5dabe2765b34c0bb8f04a061",
+}
 
 
-def test_a_log_of_schema_1_reads_as_today_and_keeps_its_hashes(tmp_path: Path) -> None:
-    # given: a file exported when AuditCompleted had one duration
-    store = open_store(f"sqlite:///{tmp_path / 'old.db'}")
-    store.import_(OLD_LOG)
-    # when
-    audits = [item.event for item in store.read("schema-1") if isinstance(item.event, AuditCompleted)]
-    # then: the duration is there in its new form, and the stored bytes were not touched
-    assert [audit.elapsed_s > 0 and audit.build_s == 0 for audit in audits] == [True] * 4
-    assert store.verify("schema-1", head=OLD_HEAD).problems == ()
-    # and the environment's digest, which has more fields today, is still the one that the audits cite
-    state = fold(store.read("schema-1"))
-    assert state.audited_count == 4
-    assert {audit.environment for audit in audits} == {state.environment_digest}
+@pytest.fixture(params=HEADS)
+def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[SqliteStore, str]]:
+    """A store that took an old log in, and the campaign's name."""
+    store = SqliteStore(tmp_path / "old.db")
+    store.import_(LOGS / f"{request.param}.kernelbraid")
+    yield store, request.param
     store.close()
 
 
-def test_an_upcast_starts_from_exactly_the_old_fields() -> None:
-    # given
+def pairs(store: SqliteStore, name: str) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Every stored payload with the event that it reads as today."""
+    for row, recorded in zip(store.rows(name, 1, None), store.read(name), strict=True):
+        yield orjson.loads(row.state)["payload"], recorded.event
+
+
+def test_an_old_log_keeps_its_hashes_and_its_environment(old: tuple[SqliteStore, str]) -> None:
+    store, name = old
+    # when: it is read by today's schema, where audits and environments have other fields
+    state = fold(store.read(name))
+    # then: the stored bytes were not touched, and the audits cite the environment as it is known today
+    assert store.verify(name, head=HEADS[name]).problems == ()
+    assert state.audited_count == sum(isinstance(event, AuditCompleted) for _, event in pairs(store, name)) > 3
+    assert all(
+        event.environment == state.environment_digest
+        for _, event in pairs(store, name)
+        if isinstance(event, AuditCompleted | TimingCompleted)
+    )
+
+
+def test_numbers_that_were_records_are_the_same_in_maps(old: tuple[SqliteStore, str]) -> None:
+    # given: audits, timings and baselines of a time when every number was a record with a name
+    for payload, event in pairs(*old):
+        if isinstance(event, AuditCompleted | TimingCompleted | RootQualified):
+            assert event.latencies_s == {item["workload"]: item["latency_s"] for item in payload["latencies"]}
+        if isinstance(event, RootQualified):
+            shown = [
+                {item["workload"]: item["latency_s"] for item in each["latencies"]} for each in payload["baselines"]
+            ]
+            assert [baseline.latencies_s for baseline in event.baselines] == shown
+        if isinstance(event, AuditCompleted):
+            assert event.resources == {item["name"]: item["value"] for item in payload["resources"]}
+        if isinstance(event, AuditCompleted | TimingCompleted) and event.measurement is not None:
+            compare(event.measurement, payload["measurement"])
+
+
+def compare(measurement: Measurement, stored: Mapping[str, Any]) -> None:
+    """The measurement has the numbers that were stored."""
+    ratios = {item["workload"]: item["ratio"] for item in stored.get("by_workload", ())}
+    limits = {item["workload"]: (item["ratio"], item["upper_bound_ratio"]) for item in stored["limits"]}
+    assert measurement.incumbent_ratios == ratios
+    together = {
+        name: (ratio, measurement.root_upper_bound_ratios[name]) for name, ratio in measurement.root_ratios.items()
+    }
+    assert together == limits
+    unchanged = stored.keys() - {"by_workload", "limits", "blocks"}
+    assert {name: getattr(measurement, name) for name in unchanged} == {name: stored[name] for name in unchanged}
+
+
+def test_the_old_logs_hold_whatever_was_cast() -> None:
+    # given / then: an upcast that no stored log needs would be proven by nothing
+    seen = set()
+    for name in HEADS:
+        store = SqliteStore(None)
+        store.import_(LOGS / f"{name}.kernelbraid")
+        records = (orjson.loads(row.state) for row in store.rows(name, 1, None))
+        seen |= {(record["type"], record["version"]) for record in records}
+        store.close()
+    assert UPCASTS.keys() <= seen
+
+
+def test_one_duration_counts_as_timing() -> None:
+    # when: the first audit's form goes through every step up to today's
+    new = upcast("AuditCompleted", {"elapsed_s": 2.0, "action": None}, 1, AuditCompleted.version, UPCASTS)
+    # then
+    assert (new["build_s"], new["check_s"], new["timing_s"]) == (0.0, 0.0, 2.0)
+    assert "elapsed_s" not in new
+
+
+def test_a_schema_of_the_future_is_refused() -> None:
     today = AuditCompleted.version
-    # when / then
-    new = upcast("AuditCompleted", {"elapsed_s": 2.0, "action": None}, 1, today, UPCASTS)
-    assert new == {"action": None, "build_s": 0.0, "check_s": 0.0, "timing_s": 2.0}
     with pytest.raises(EventInvalid, match="install a newer one"):
         upcast("AuditCompleted", {}, today + 1, today, UPCASTS)
+
+
+def test_every_step_to_today_is_there() -> None:
+    assert {(name, step) for name, kind in BY_NAME.items() for step in range(1, kind.version)} == UPCASTS.keys()

@@ -24,13 +24,10 @@ from kernelbraid.events.values import (
     DropReason,
     Environment,
     Infrastructure,
-    Latency,
-    LimitCheck,
     Measurement,
     Performance,
     Policy,
     Region,
-    Resource,
     Scope,
     SourceFile,
     Specification,
@@ -107,9 +104,9 @@ def regions(label: str = "root", paths: Iterable[str] = ("full", "decode")) -> t
     )
 
 
-def latencies(speedup: float) -> tuple[Latency, ...]:
+def latencies_s(speedup: float) -> dict[str, float]:
     """Every workload `speedup` times faster than the root."""
-    return tuple(Latency(workload=name, latency_s=value / speedup) for name, value in ROOT_LATENCIES_S.items())
+    return {name: value / speedup for name, value in ROOT_LATENCIES_S.items()}
 
 
 class Story:
@@ -147,8 +144,8 @@ class Story:
     def qualify(self) -> "Story":
         """The root is audited, with two baselines beside it."""
         baselines = (
-            Baseline(name="fast-math", latencies=latencies(2.0)),
-            Baseline(name="eight sums", latencies=latencies(3.0)),
+            Baseline(name="fast-math", latencies_s=latencies_s(2.0)),
+            Baseline(name="eight sums", latencies_s=latencies_s(3.0)),
         )
         audit = self._audit(None, ROOT, Correctness.VERIFIED, None, None)
         self.record("auditor", decider.complete_root_audit(self.state, audit, baselines))
@@ -236,7 +233,7 @@ class Story:
         performance, measurement = self.measure(speedup)
         timing = TimingCompleted(
             implementation=implementation,
-            latencies=latencies(speedup),
+            latencies_s=latencies_s(speedup),
             performance=performance,
             measurement=measurement,
             environment=self.state.environment_digest,
@@ -263,11 +260,9 @@ class Story:
             alpha=decider.confirmation_alpha(self.state.confirmations + 1) if confirmed else None,
             confirmation=self.state.confirmations + 1 if confirmed else None,
             speedup_ratio=speedup if confirmed else None,
-            objective_s=objective_s(self.state.specified(), latencies(speedup)),
-            limits=tuple(
-                LimitCheck(workload=name, ratio=worst, upper_bound_ratio=worst, limit_ratio=1.5)
-                for name in ROOT_LATENCIES_S
-            ),
+            objective_s=objective_s(self.state.specified(), latencies_s(speedup)),
+            root_ratios=dict.fromkeys(ROOT_LATENCIES_S, worst),
+            root_upper_bound_ratios=dict.fromkeys(ROOT_LATENCIES_S, worst),
             blocks=(digest(f"blocks {speedup}"),),
         )
         return (Performance.OVER_LIMIT if over_limit else performance), measurement
@@ -291,10 +286,10 @@ class Story:
                 Check(name="agreement", passed=verified, cases=128, evidence="" if verified else "row 17 differs"),
                 Check(name="accuracy", passed=True, cases=24),
             ),
-            latencies=latencies(speedup) if verified else (),
+            latencies_s=latencies_s(speedup) if verified else {},
             performance=performance,
             measurement=measurement,
-            resources=(Resource(name="text_bytes", value=4096.0),),
+            resources={"text_bytes": 4096.0},
             artifact=digest(f"artifact {implementation}"),
             log=digest("log"),
             environment=self.state.environment_digest,
