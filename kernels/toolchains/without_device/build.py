@@ -11,11 +11,13 @@ import importlib
 import io
 import json
 import re
+import subprocess
 import sys
 import time
 import traceback
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -56,6 +58,7 @@ class Recorder:
     log: io.StringIO
     kernels: dict[str, Kernel] = field(default_factory=dict)
     launches: list[tuple[str, tuple[int, int, int]]] = field(default_factory=list)
+    launchers: "Launchers" = field(default_factory=lambda: Launchers())
     metadata: Any = None
 
     @property
@@ -103,6 +106,7 @@ class Recorder:
     def launcher_cls(self, source: Any, metadata: Any) -> Callable[..., None]:
         """What a launch calls, made once for each kernel and just before it is loaded."""
         self.metadata = metadata
+        self.launchers.add(source, metadata)
 
         def launch(x: int, y: int, z: int, *_: Any) -> None:
             self.launches.append((metadata.name, (x, y, z)))
@@ -110,14 +114,50 @@ class Recorder:
         return launch
 
 
+class Launchers:
+    """The C stubs that Triton launches kernels with, compiled beside the kernels where there is a CUDA driver.
+
+    Without one nothing can be launched anyway; with one, a process that may not start a compiler finds them here.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor()
+        self._pending: list[Future[Any]] = []
+        self._driver = _cuda_driver()
+        if self._driver is not None:
+            self._pending.append(self._pool.submit(self._driver.CudaUtils))
+
+    def add(self, source: Any, metadata: Any) -> None:
+        """Begin to compile the stub of one kernel."""
+        if self._driver is not None:
+            self._pending.append(self._pool.submit(self._driver.CudaLauncher, source, metadata))
+
+    def finish(self) -> None:
+        """Wait for all of them; raises what went wrong."""
+        for future in self._pending:
+            future.result()
+
+
+def _cuda_driver() -> Any:
+    """Triton's driver module, or None on a machine without libcuda."""
+    from triton.backends.nvidia import driver
+
+    try:
+        driver.libcuda_dirs()
+    except (AssertionError, OSError, subprocess.SubprocessError):
+        return None
+    return driver
+
+
 def main(specification: str) -> int:
     """Build in the current folder; 0, or 1 after one line that begins with `error:` and a traceback."""
     started = time.perf_counter()
     wanted = json.loads(specification)
     sys.path[:0] = [str(HERE), str(Path.cwd())]
-    recorder = Recorder(wanted["architecture"], io.StringIO())
     try:
+        recorder = Recorder(wanted["architecture"], io.StringIO())
         launches = compile_calls(recorder, wanted["calls"])
+        recorder.launchers.finish()
     except Exception as error:  # noqa: BLE001 candidate code may raise anything, and this process ends with it
         print(f"error: {_summary(error)}")
         traceback.print_exc(limit=-4, file=sys.stdout)
@@ -182,7 +222,7 @@ def pack(manifest: dict[str, Any]) -> None:
     members = {"manifest.json": json.dumps(manifest, indent=1).encode()}
     members |= {f"sources/{path.name}": path.read_bytes() for path in Path().glob("*.py")}
     for path in Path(CACHE).glob("*/*"):
-        if path.suffix in (".cubin", ".json") and not path.name.startswith("__grp__"):
+        if path.suffix in (".cubin", ".json", ".so") and not path.name.startswith("__grp__"):
             members[f"{CACHE}/{path.parent.name}/{path.name}"] = path.read_bytes()
     with zipfile.ZipFile(ARTIFACT, "w") as artifact:
         for name in sorted(members):
