@@ -13,6 +13,7 @@ import resource
 import signal
 import struct
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -94,7 +95,7 @@ class Child:
             self._answer(Kind(kind), frames.read_exactly(self.command, size))
 
     def _answer(self, kind: Kind, payload: bytes) -> None:
-        stage = {Kind.LOAD: Trouble.LOAD, Kind.CAPTURE: Trouble.CAPTURE}.get(kind, Trouble.CALL)
+        stage = Trouble.LOAD if kind is Kind.LOAD else Trouble.CALL
         try:
             answer = self._done(kind, payload)
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001
@@ -183,6 +184,7 @@ def main(backend: Backend, config: Config, command: int, reply: int, descriptors
 
 def _settle_in(config: Config) -> None:
     sys.dont_write_bytecode = True
+    tempfile.tempdir = None
     os.chdir(config.cache)
     os.environ |= dict.fromkeys(("TRITON_CACHE_DIR", "TRITON_HOME", "TMPDIR", "HOME"), config.cache)
     if config.cpu >= 0:

@@ -7,11 +7,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelbraid.kernels.audit.failure import InfrastructureFailed
+from kernelbraid.kernels.audit.outcome import Infrastructure
+
 Bytes = NDArray[np.uint8]
 
 
-class DeviceLost(Exception):
-    """A driver call of the auditor's own failed; the message names the call and the error."""
+class DeviceLost(InfrastructureFailed):
+    """A driver call of the auditor's own failed; the evidence names the call and the error."""
+
+    def __init__(self, evidence: str) -> None:
+        super().__init__(Infrastructure.DEVICE_FAULT, evidence)
 
 
 @dataclass(frozen=True, slots=True)

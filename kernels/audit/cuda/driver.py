@@ -6,7 +6,7 @@ opens the block that an allocation lies in.
 
 import ctypes
 import glob
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,10 +35,9 @@ class Driver:
             self._library.cuGetErrorName(error, ctypes.byref(text))
             raise DeviceLost(f"{name}: {(text.value or b'unknown error').decode()} ({error})")
 
-    def function(self, name: str) -> Callable[..., int]:
-        """The bare function, for calls whose price matters."""
-        found: Callable[..., int] = getattr(self._library, name)
-        return found
+    def attempt(self, name: str) -> None:
+        """A call without arguments that some devices do not know."""
+        getattr(self._library, name)()
 
 
 class CudaDevice:
@@ -56,6 +55,8 @@ class CudaDevice:
         self._staging = ctypes.c_void_p()
         self._call("cuMemAllocHost_v2", ctypes.byref(self._staging), ctypes.c_size_t(STAGING_BYTES))
         self._sensors: Sensors | None = open_sensors(self.facts.uuid)
+        if self._sensors:
+            self.facts = replace(self.facts, driver=f"{self._sensors.driver}, {self.facts.driver}")
         self._swept = self.allocate(2 * self.facts.l2_bytes)
         self._sweeps = 0
 
@@ -107,7 +108,7 @@ class CudaDevice:
         """Twice the L2's size, with another value every time; lines that a kernel asked to persist are reset too."""
         self._sweeps = (self._sweeps + 1) & 0xFFFFFFFF
         self.fill(self._swept, 0, self._swept.size_bytes, self._sweeps)
-        self._call("cuCtxResetPersistingL2Cache")
+        self._driver.attempt("cuCtxResetPersistingL2Cache")
 
     def settle(self) -> None:
         """Wait for the context."""

@@ -28,7 +28,7 @@ _PACKAGES = {"host": ("numpy",), "cuda": ("numpy", "torch", "triton")}
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/etc/ld.so.cache", "/etc/ld.so.conf")
 _MORE_SYSTEM = ("/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/proc", "/sys", "/dev/urandom")
 _DEVICES = ("/dev/null", "/dev/zero")
-_KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "CC", "CUDA_HOME", "TRITON_DEFAULT_FP_FUSION")
+_KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "CC", "CUDA_HOME")
 # The package's door imports the whole system; a candidate's process has no use for it, and should not have it.
 _BOOT = """
 import sys, types
@@ -47,6 +47,8 @@ class Settings:
     backend: str
     library: Path | None
     scratch: Path
+    flags: tuple[str, ...] = ()
+    """Environment variables, NAME=VALUE, that decide what a compiler makes."""
     visible: str = ""
     devices: tuple[str, ...] = ()
 
@@ -76,6 +78,11 @@ class Zygote:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
 
     def fork(self, config: Mapping[str, Any], descriptors: Sequence[int]) -> int:
         """The new process's id; it stays valid until `reap`, however the process ends."""
@@ -121,16 +128,21 @@ class Zygote:
 
     def _environment(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        return kept | {
-            "PYTHONPATH": os.pathsep.join(sorted(_packages(self.settings.backend))),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "HOME": str(self.settings.scratch),
-            "TMPDIR": str(self.settings.scratch),
-            "CUDA_VISIBLE_DEVICES": self.settings.visible,
-            "CUDA_CACHE_DISABLE": "1",
-            # One thread each: a fork must find no thread pool that only its parent still has.
-            **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
-        }
+        flags = dict(flag.split("=", 1) for flag in self.settings.flags)
+        return (
+            kept
+            | flags
+            | {
+                "PYTHONPATH": os.pathsep.join(sorted(_packages(self.settings.backend))),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "HOME": str(self.settings.scratch),
+                "TMPDIR": str(self.settings.scratch),
+                "CUDA_VISIBLE_DEVICES": self.settings.visible,
+                "CUDA_CACHE_DISABLE": "1",
+                # One thread each: a fork must find no thread pool that only its parent still has.
+                **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+            }
+        )
 
     def _ask(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> Mapping[str, Any]:
         with self._asking:

@@ -2,7 +2,10 @@
 """The source policy: honest kernels pass, each forbidden thing is found wherever it stands, no text breaks it."""
 
 import ast
+import importlib.util
 import random
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -457,3 +460,34 @@ def _expressions(node: ast.AST) -> list[tuple[str, int | None]]:
         elif isinstance(value, list):
             found += [(field, i) for i, item in enumerate(value) if isinstance(item, ast.expr)]
     return found
+
+
+WORDS_CHECK = """
+import dataclasses, importlib, sys
+from kernelbraid.kernels.audit.cuda import policy_words as words
+import triton, triton.language
+from triton.backends.nvidia.compiler import CUDAOptions
+
+def reach(dotted):
+    for end in range(dotted.count(".") + 1, 0, -1):
+        parts = dotted.split(".")
+        try:
+            value = importlib.import_module(".".join(parts[:end]))
+        except ImportError:
+            continue
+        for name in parts[end:]:
+            value = getattr(value, name, None)
+        return value
+
+known = [name for name in words.DEVICE | words.CALLS if name.startswith("triton.") and not name.startswith("triton.tools")]
+print([name for name in known if reach(name) is None])
+print({field.name for field in dataclasses.fields(CUDAOptions)} - words.REFUSED_KEYWORDS - words.LAUNCH_OPTIONS)
+"""
+
+
+def test_every_word_is_one_of_triton_and_every_launch_option_is_decided() -> None:
+    """In a process of its own: this one stays free of what candidates import."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    done = subprocess.run([sys.executable, "-c", WORDS_CHECK], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["[]", "set()"], done.stderr

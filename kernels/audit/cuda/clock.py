@@ -1,0 +1,377 @@
+"""Timing on a device by the auditor's clock: palindromes of arms, fresh processes in every group, cold caches.
+
+A message is one replay of a graph of several calls on inputs of their own. Its clock stops only once the auditor,
+which owns the memory, has read slices of the outputs back after DONE: a candidate that answers before its kernel is
+done shows poison there. Host code of the arms that are not being timed is stopped.
+"""
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import permutations
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelbraid.kernels.audit.artifact import Artifact
+from kernelbraid.kernels.audit.clock import FLOOR, Copy, GroupSamples, Pace, blaming, collect, joined
+from kernelbraid.kernels.audit.comparison import first_difference, inaccuracy
+from kernelbraid.kernels.audit.cuda.device import Conditions
+from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
+from kernelbraid.kernels.audit.cuda.runner import Answered, DeviceRunner, Starter
+from kernelbraid.kernels.audit.cuda.vault import Message, Vault
+from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
+from kernelbraid.kernels.audit.layout import Place, plan_layout
+from kernelbraid.kernels.audit.outcome import CANDIDATE, Blocks, Correctness, Infrastructure
+from kernelbraid.kernels.audit.plan import Plan
+from kernelbraid.kernels.operators.cases import Call, Reference
+from kernelbraid.kernels.operators.operator import Operator
+
+MESSAGE_NS = 600_000
+"""A message is filled with calls up to about this time on the device."""
+BESIDE_NS = 300_000
+"""About what laying out inputs, poison and the sweep of the cache cost beside a message."""
+COPIES_PER_GROUP = 4
+SLICE_BYTES = 4096
+LOOK_AGAIN = 8
+"""One message in so many is read once more, later."""
+MOST_REFERENCE_ELEMENTS = 1 << 18
+"""Timed calls with more elements are compared with untimed runs alone: float64 would take seconds."""
+THROTTLED_TRIES = 3
+DISPUTED_RATIO, DISPUTED_NS = 1.05, 20_000
+"""A child's own time that is longer than the auditor's by more than this means that the clock was stopped early."""
+BUSY_RATIO, BUSY_NS = 1.5, 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A stretch of the outputs, as it was when the clock stopped."""
+
+    place: Place
+    offset: int
+    found: NDArray[np.uint8]
+
+
+@dataclass
+class Record:
+    """What a session saw beside its samples."""
+
+    conditions: list[Conditions] = field(default_factory=list)
+    dropped_blocks: int = 0
+    advisory_ns: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
+    """By arm and workload: the auditor's time and the child's."""
+    sweeps_ns: dict[str, list[int]] = field(default_factory=dict)
+    """By the arm that ran before: how long preparing the next message took."""
+
+    def disputed(self) -> str | None:
+        """Evidence when the candidate's own clock spans more than the auditor's around it, which no honest one does.
+
+        The other way round nothing is gained: the auditor's time is the one that counts.
+        """
+        for (arm, workload), pairs in self.advisory_ns.items():
+            wall_ns, own_ns = (median(pair[side] for pair in pairs) for side in (0, 1))
+            if arm == CANDIDATE and own_ns > DISPUTED_RATIO * wall_ns + DISPUTED_NS:
+                own, wall = own_ns / 1000, wall_ns / 1000
+                return f"workload {workload}: its events span {own:.1f} us, the auditor's clock {wall:.1f} us"
+        return None
+
+    def kept_busy(self) -> str | None:
+        """Evidence when the device was slower to prepare after the candidate than after the other arms."""
+        own = self.sweeps_ns.get(CANDIDATE, [])
+        others = [taken for arm, times in self.sweeps_ns.items() if arm != CANDIDATE for taken in times]
+        if len(own) < 8 or len(others) < 8:
+            return None
+        after_own, after_others = median(own), median(others)
+        if after_own <= BUSY_RATIO * after_others + BUSY_NS:
+            return None
+        return (
+            f"preparing the next message took {after_own / 1000:.0f} us after it, {after_others / 1000:.0f} otherwise"
+        )
+
+    def summary(self) -> dict[str, float]:
+        """Clocks and temperature over the session, as facts of the audit."""
+        if not self.conditions:
+            return {}
+        clocks = [now.sm_mhz for now in self.conditions]
+        return {
+            "sm_mhz_least": min(clocks),
+            "sm_mhz_most": max(clocks),
+            "memory_mhz": self.conditions[-1].memory_mhz,
+            "temperature_c_most": max(now.temperature_c for now in self.conditions),
+            "dropped_blocks": self.dropped_blocks,
+        }
+
+
+@dataclass
+class DeviceSession:
+    """One timing session of several artifacts."""
+
+    operator: Operator
+    reference: Reference
+    starter: Starter
+    artifacts: Mapping[str, Artifact]
+    floor: Artifact
+    vault: Vault
+    inputs: DeviceInputs
+    outputs: DeviceOutputs
+    cpu: int
+    copies: list[Copy] = field(default_factory=list)
+    record: Record = field(default_factory=Record)
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(secrets.randbits(128)))
+    pace: Pace | None = None
+    _messages: list[Message] = field(default_factory=list)
+
+    def run(self, plan: Plan, pace: Pace | None = None) -> Blocks:
+        """Time a plan's groups at a pace, which is measured when None.
+
+        Raises CandidateFailed when any arm fails.
+        """
+        self.pace = pace
+        return self._collected(plan, [self._group(plan) for _ in range(plan.groups)])
+
+    def more(self, plan: Plan, blocks: Blocks, groups: int) -> Blocks:
+        """The blocks with further groups of the same plan."""
+        return joined(blocks, self._collected(plan, [self._group(plan) for _ in range(groups)]))
+
+    def verify_copies(self, most_references: int) -> int:
+        """Repeat every copied call, without a graph, in a process that was never timed; some against float64 too.
+
+        Raises CandidateFailed when a timed call gave other bits than an untimed one, or was inaccurate.
+        Returns how many were repeated.
+        """
+        if not self.copies:
+            return 0
+        with self._started(CANDIDATE, self.artifacts[CANDIDATE], graphs=False) as runner:
+            for number, copy in enumerate(self.copies):
+                self._repeat(runner, copy, number < most_references)
+        return len(self.copies)
+
+    def _collected(self, plan: Plan, groups: Sequence[GroupSamples]) -> Blocks:
+        assert self.pace is not None, "the first group sets the pace"
+        return collect(plan, self.operator, groups, self.pace.calls)
+
+    @contextmanager
+    def _started(self, arm: str, artifact: Artifact, graphs: bool) -> Iterator[DeviceRunner]:
+        """One loaded process."""
+        runner = DeviceRunner(self.starter, artifact, self.inputs, self.outputs, graphs, self.cpu)
+        with blaming(arm), runner:
+            runner.load([entry.symbol for entry in self.operator.entries])
+            yield runner
+
+    def _group(self, plan: Plan) -> GroupSamples:
+        """One set of fresh processes: start all at once, capture every workload, time every block."""
+        with ExitStack() as stack:
+            runners = self._start(stack, plan.arms)
+            if self.pace is None:
+                self.pace = self._measure_pace(plan.paired[0], runners[plan.paired[0]])
+            self._messages = self.vault.messages(self.pace.calls)
+            for arm, runner in runners.items():
+                self._capture(arm, runner)
+            return self._time_group(plan.paced(self.pace.pass_s), runners)
+
+    def _start(self, stack: ExitStack, arms: Sequence[str]) -> dict[str, DeviceRunner]:
+        """Every arm's process and the empty candidate's, stopped. Their devices are opened side by side."""
+        artifacts = {**{arm: self.artifacts[arm] for arm in arms}, FLOOR: self.floor}
+        runners: dict[str, DeviceRunner] = {}
+        for arm, artifact in artifacts.items():
+            runners[arm] = DeviceRunner(self.starter, artifact, self.inputs, self.outputs, True, self.cpu)
+            stack.callback(runners[arm].close)
+        for arm, runner in runners.items():
+            with blaming(arm):
+                runner.started()
+                runner.load([entry.symbol for entry in self.operator.entries])
+        return runners
+
+    def _capture(self, arm: str, runner: DeviceRunner) -> None:
+        for message in self._messages:
+            with blaming(arm):
+                runner.thaw()
+                runner.prepare(message.layout)
+                message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
+                self.inputs.device.settle()
+                runner.capture(message.layout)
+                runner.freeze()
+
+    def _measure_pace(self, arm: str, runner: DeviceRunner) -> Pace:
+        """A few single calls of every workload by the first arm say how many fill a message, and how long a pass is.
+
+        The arm's own time counts within bounds: the auditor's holds a floor that is not known yet.
+        """
+        times_ns = []
+        for message in self.vault.messages([1] * len(self.operator.workloads)):
+            with blaming(arm):
+                runner.prepare(message.layout)
+                message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
+                self.inputs.device.settle()
+                runner.capture(message.layout)
+                found = [runner.release(message.layout, _nothing) for _ in range(3)]
+            wall_ns, own_ns = (min(answered[side] for answered in found) for side in (0, 1))
+            times_ns.append(min(wall_ns, max(own_ns, wall_ns // 64, 1)))
+        most = [self.vault.most_calls(workload) for workload in self.operator.workloads]
+        counts = [_power_of_two(min(limit, MESSAGE_NS / taken)) for limit, taken in zip(most, times_ns, strict=True)]
+        messages_ns = [count * taken + BESIDE_NS for count, taken in zip(counts, times_ns, strict=True)]
+        return Pace(tuple(counts), tuple(messages_ns))
+
+    def _time_group(self, plan: Plan, runners: Mapping[str, DeviceRunner]) -> GroupSamples:
+        samples = GroupSamples.empty(plan, len(self._messages))
+        for block in range(plan.blocks):
+            for index in range(len(self._messages)):
+                self._time_unthrottled(plan, runners, samples, block, index)
+                if block == 0:
+                    samples.floors_ns.append(self._sample(FLOOR, runners[FLOOR], index))
+        if CANDIDATE in runners:
+            few = min(COPIES_PER_GROUP, len(self._messages))
+            for index in self.rng.choice(len(self._messages), few, replace=False).tolist():
+                self._copy(runners[CANDIDATE], index)
+        return samples
+
+    def _time_unthrottled(
+        self, plan: Plan, runners: Mapping[str, DeviceRunner], samples: GroupSamples, block: int, index: int
+    ) -> None:
+        """Time a block again when the hardware held its clocks back meanwhile, in all arms alike."""
+        for _ in range(THROTTLED_TRIES):
+            self._time_block(plan, runners, samples, block, index)
+            if not (held_back := self._look_at_clocks()):
+                return
+            self.record.dropped_blocks += 1
+        raise InfrastructureFailed(Infrastructure.DEVICE_FAULT, f"the device holds its clocks back: {held_back}")
+
+    def _look_at_clocks(self) -> str:
+        """Why the hardware holds its clocks back; empty when it does not or cannot tell."""
+        now = self.inputs.device.conditions()
+        if now is None:
+            return ""
+        self.record.conditions.append(now)
+        return ", ".join(now.throttled)
+
+    def _time_block(
+        self, plan: Plan, runners: Mapping[str, DeviceRunner], samples: GroupSamples, block: int, index: int
+    ) -> None:
+        orders = list(permutations(plan.paired))
+        order = int(self.rng.integers(len(orders)))
+        samples.orders[block, index] = order
+        for arm in plan.beside if block < plan.beside_blocks else ():
+            samples.by_arm[arm][block, index, 0] = self._sample(arm, runners[arm], index)
+        halves = (orders[order], orders[order][::-1]) * plan.palindromes
+        for half, arms in enumerate(halves):
+            for arm in arms:
+                samples.by_arm[arm][block, index, half] = self._sample(arm, runners[arm], index)
+
+    def _sample(self, arm: str, runner: DeviceRunner, index: int) -> int:
+        """One sample in nanoseconds."""
+        answered = self._message(arm, runner, index)
+        self.record.advisory_ns.setdefault((arm, index), []).append(answered)
+        return answered.wall_ns
+
+    def _message(self, arm: str, runner: DeviceRunner, index: int) -> Answered:
+        """Fresh inputs, poison, cold caches; then the clock; then a look at what was read back."""
+        message = self._messages[index]
+        with blaming(arm):
+            self._set_out(arm, runner, message)
+            slices = self._slices(message)
+            read: list[Slice] = []
+            answered = runner.release(message.layout, lambda: read.extend(map(self._read, slices)))
+            runner.freeze()
+            if arm != FLOOR:
+                self._judge(read, index)
+        return answered
+
+    def _set_out(self, arm: str, runner: DeviceRunner, message: Message) -> None:
+        device, started_ns = self.inputs.device, time.monotonic_ns()
+        runner.thaw()
+        message.lay_out(device, self.inputs.buffer, self.rng)
+        self.outputs.poison(message.layout)
+        device.flush()
+        device.settle()
+        before = self.record.sweeps_ns.setdefault(self._last_arm, [])
+        before.append(time.monotonic_ns() - started_ns)
+        self._last_arm = arm
+
+    _last_arm: str = FLOOR
+
+    def _slices(self, message: Message) -> list[tuple[Place, int, int]]:
+        """Place, offset and bytes: a stretch of a random output, and the end of the last one."""
+        calls = message.layout.calls
+        places = calls[int(self.rng.integers(len(calls)))].outputs
+        chosen, last = places[int(self.rng.integers(len(places)))], calls[-1].outputs[-1]
+        size = min(SLICE_BYTES, chosen.bytes)
+        start = chosen.offset + int(self.rng.integers(chosen.bytes - size + 1)) // 4 * 4
+        tail = min(SLICE_BYTES, last.bytes)
+        return [(chosen, start, size), (last, last.offset + last.bytes - tail, tail)]
+
+    def _read(self, wanted: tuple[Place, int, int]) -> Slice:
+        place, offset, size = wanted
+        return Slice(place, offset, self.inputs.device.download(self.outputs.buffer, offset, size))
+
+    def _judge(self, read: Sequence[Slice], index: int) -> None:
+        """Raises CandidateFailed when the outputs were not there as the clock stopped, or changed after."""
+        again = int(self.rng.integers(LOOK_AGAIN)) == 0
+        for part in read:
+            untouched = np.array_equal(part.found, self.outputs.poison_bytes(part.offset, len(part.found)))
+            if not untouched and not again:
+                continue
+            self.inputs.device.settle()
+            later = self.inputs.device.download(self.outputs.buffer, part.offset, len(part.found))
+            changed = int(np.count_nonzero(later != part.found))
+            where = f"workload {self._messages[index].workload.name}: {part.place.tensor.name}"
+            if changed:
+                evidence = f"{where}: {changed} of {len(later)} bytes were written after it had answered"
+                raise CandidateFailed(Correctness.LATE_WRITE, evidence)
+            if untouched:
+                evidence = f"{where}: {len(later)} bytes of a timed call were never written"
+                raise CandidateFailed(Correctness.OUTPUT_NOT_WRITTEN, evidence)
+
+    def _copy(self, runner: DeviceRunner, index: int) -> None:
+        """One more message of the same kind, of which one call is copied: the process cannot know which."""
+        message = self._messages[index]
+        places = message.layout.calls[int(self.rng.integers(len(message.layout.calls)))]
+        with blaming(CANDIDATE):
+            self._set_out(CANDIDATE, runner, message)
+            given = {place.tensor.name: self._tensor(place, written=True) for place in places.inputs}
+            runner.release(message.layout, _nothing)
+            runner.freeze()
+            for place in places.inputs:
+                if difference := first_difference(self._tensor(place, written=True), given[place.tensor.name]):
+                    evidence = f"workload {message.workload.name}: its input {place.tensor.name} changed: {difference}"
+                    raise CandidateFailed(Correctness.INPUT_WRITTEN, evidence)
+        found = {place.tensor.name: self._tensor(place, written=False) for place in places.outputs}
+        self.copies.append(Copy(message.workload, given, found))
+
+    def _tensor(self, place: Place, written: bool) -> NDArray[np.generic]:
+        buffer = self.inputs.buffer if written else self.outputs.buffer
+        taken = self.inputs.device.download(buffer, place.offset, place.bytes)
+        return taken.view(place.dtype).reshape(place.shape)
+
+    def _repeat(self, runner: DeviceRunner, copy: Copy, with_reference: bool) -> None:
+        entry = self.operator.entry(copy.workload.entry)
+        layout = plan_layout(0, [(entry, copy.workload.dims)])
+        runner.prepare(layout)
+        for place in layout.calls[0].inputs:
+            self.inputs.fill(place, copy.inputs[place.tensor.name])
+        runner.outputs.poison(layout)
+        runner.go(layout, freeze=True)
+        where = f"workload {copy.workload.name}, timed and untimed"
+        for place in layout.calls[0].outputs:
+            if difference := first_difference(copy.outputs[place.tensor.name], runner.outputs.read(place)):
+                raise CandidateFailed(Correctness.NONDETERMINISTIC, f"{where}: {place.tensor.name}: {difference}")
+        runner.thaw()
+        if with_reference and sum(place.bytes for place in layout.calls[0].inputs) <= 4 * MOST_REFERENCE_ELEMENTS:
+            self._accurate(Call(entry, copy.workload.dims, copy.inputs), copy)
+
+    def _accurate(self, call: Call, copy: Copy) -> None:
+        tolerance = self.operator.tolerances[call.entry.dtype]
+        for name, exact in self.reference.reference(call.entry, call.dims, call.inputs).items():
+            if problem := inaccuracy(copy.outputs[name], exact, tolerance):
+                raise CandidateFailed(Correctness.INACCURATE, f"workload {copy.workload.name}: {name}: {problem}")
+
+
+def _power_of_two(most: float) -> int:
+    """The largest that is no larger, and at least 1."""
+    return 1 << max(0, int(most).bit_length() - 1)
+
+
+def _nothing() -> None:
+    """Read nothing back."""

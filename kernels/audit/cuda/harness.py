@@ -1,0 +1,237 @@
+"""The audit of one operator's Python implementations: the CPU harness's order of things, on a device's memory.
+
+The auditor's process owns the device's memory and the clock and never imports torch. A candidate runs in processes
+forked from the zygote. The device's lock is held while anything runs on it, checks included: another audit's kernels
+would be in the way of the clock.
+"""
+
+import os
+import platform
+import secrets
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from kernelbraid.kernels.audit import environment as machine
+from kernelbraid.kernels.audit import lock
+from kernelbraid.kernels.audit.artifact import Artifact
+from kernelbraid.kernels.audit.checks import Checker, cases_of
+from kernelbraid.kernels.audit.clock import Session, drowned
+from kernelbraid.kernels.audit.cuda.build import DeviceBuilder, bare
+from kernelbraid.kernels.audit.cuda.clock import DeviceSession
+from kernelbraid.kernels.audit.cuda.device import Device
+from kernelbraid.kernels.audit.cuda.launcher import Settings, Zygote
+from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
+from kernelbraid.kernels.audit.cuda.runner import DeviceRunner, Starter
+from kernelbraid.kernels.audit.cuda.vault import Vault
+from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed, InfrastructureFailed
+from kernelbraid.kernels.audit.harness import MOST_REFERENCES, Harness, Progress
+from kernelbraid.kernels.audit.limits import Limits
+from kernelbraid.kernels.audit.memory import Inputs
+from kernelbraid.kernels.audit.native import native_programs
+from kernelbraid.kernels.audit.outcome import Blocks, Candidate, Correctness, Infrastructure
+from kernelbraid.kernels.audit.runner import Runner
+from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
+from kernelbraid.kernels.audit.scratch import scratch_folder
+from kernelbraid.kernels.operators.cases import load_reference
+from kernelbraid.kernels.operators.operator import Operator
+from kernelbraid.kernels.toolchains.cc import find_compiler
+from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
+
+HERE = Path(__file__).resolve().parent
+
+
+class DeviceHarness(Harness):
+    """Audits for one operator on one device; several threads may audit, the device's lock makes them take turns.
+
+    `sandbox` None takes Landlock, and nothing at all where that does not work; `environment().sandbox` says which.
+    Raises MissingToolchain without a C compiler (for the box), DeviceLost when the device cannot be used.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        device: Device,
+        builder: DeviceBuilder,
+        backend: str = "cuda",
+        sandbox: Sandbox | None = None,
+        timing_lock: Path | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.operator = operator
+        self.device = device
+        self._reference = load_reference(operator)
+        self._limits = limits or Limits()
+        self._timing_lock = timing_lock or lock.device_lock_path(device.facts.uuid)
+        self._compiler = find_compiler()
+        self._native = native_programs(self._compiler)
+        self._scratch = scratch_folder()
+        self._weights = {workload.name: workload.weight for workload in operator.workloads}
+        self._symbols = [entry.symbol for entry in operator.entries]
+        self._artifacts: dict[str, Artifact] = {}
+        self._building = threading.Lock()
+        cores = sorted(os.sched_getaffinity(0))
+        self._timing_cpu, self._other_cpus = cores[-1], frozenset(cores[:-1] or cores)
+        self._candidate_builder = builder
+        self._backend = backend
+        self._vault = Vault(device, operator, self._reference, np.random.default_rng(secrets.randbits(128)))
+        self._inputs, self._outputs = self._allocate()
+        self._empty = self._floor = bare(self._empty_candidate().sources)
+        self._zygote: Zygote | None = None
+        self._sandbox, self._refusal = self._start(sandbox)
+
+    def environment(self) -> machine.Environment:
+        """Machine, device, packages and sandbox."""
+        facts, toolchain = self.device.facts, self._candidate_builder.compiler
+        versions = self._zygote.versions if self._zygote else {}
+        return machine.Environment(
+            machine=platform.machine(),
+            cpu_model=machine.cpu_model(),
+            simd_bits=0,
+            l1_bytes=machine.l1_bytes(),
+            compiler=toolchain.name,
+            compiler_version=toolchain.version,
+            flags=toolchain.flags,
+            kernel_release=platform.release(),
+            sandbox=self._sandbox.kind.value,
+            harness_digest=machine.harness_digest(HERE),
+            toolchain_digest=toolchain.digest,
+            device=f"{facts.name} {facts.uuid}",
+            packages={"driver": facts.driver, **versions},
+        )
+
+    def close(self) -> None:
+        """End every process, give the device's memory back and remove the temporary files."""
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+        self.device.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _allocate(self) -> tuple[DeviceInputs, DeviceOutputs]:
+        """The two buffers that processes share with us, as large as any message needs."""
+        inputs, outputs = self._vault.shared_bytes()
+        least = max(4 * self._limits.message_bytes, 1)
+        return (
+            DeviceInputs(self.device, self.device.allocate(max(inputs, least))),
+            DeviceOutputs(self.device, self.device.allocate(max(outputs, least))),
+        )
+
+    def _start(self, wanted: Sandbox | None) -> tuple[Sandbox, str | None]:
+        """The box in use and why a wanted one does not work. Raises MissingToolchain when nothing starts at all."""
+        refusal = "no sandbox was tried"
+        for box in (wanted,) if wanted is not None else (Sandbox(SandboxKind.LANDLOCK), Sandbox(SandboxKind.NONE)):
+            try:
+                self._zygote = Zygote(self._settings(box))
+                self._health_check(box, self._empty)
+                return box, None
+            except AuditFailure as failure:
+                refusal = failure.evidence
+                if self._zygote is not None:
+                    self._zygote.close()
+                    self._zygote = None
+        if wanted is None:
+            raise MissingToolchain(f"no process for candidates starts here: {refusal}")
+        return wanted, refusal
+
+    def _settings(self, box: Sandbox) -> Settings:
+        facts = self.device.facts
+        library = None if box.kind is SandboxKind.NONE else self._native.box
+        flags = self._candidate_builder.compiler.flags
+        return Settings(self._backend, library, self._scratch, flags, facts.visible, facts.paths)
+
+    def _starter(self) -> Starter:
+        assert self._zygote is not None, "a refused sandbox ends an audit before anything starts"
+        shared = self.device.share((self._inputs.buffer, self._outputs.buffer))
+        return Starter(self._zygote, self._limits, self._scratch, shared)
+
+    def _empty_candidate(self) -> Candidate:
+        """Every entry, doing nothing: what is left is the price of a message."""
+        return Candidate("empty", {"kernel.py": "".join(f"def {name}(*tensors): pass\n" for name in self._symbols)})
+
+    def _runner(self, artifact: Artifact, graphs: bool) -> DeviceRunner:
+        return DeviceRunner(self._starter(), artifact, self._inputs, self._outputs, graphs)
+
+    def _health_check(self, box: Sandbox, floor: Artifact) -> None:
+        """Load the empty candidate in a fresh process and see a word through the device."""
+        with self._runner(floor, graphs=False) as runner:
+            runner.load(self._symbols)
+        self._outputs.device.fill(self._outputs.buffer, 0, 4, 0x5AFE5AFE)
+        self.device.settle()
+        if bytes(self.device.download(self._outputs.buffer, 0, 4)) != b"\xfe\x5a\xfe\x5a":
+            raise InfrastructureFailed(Infrastructure.DEVICE_FAULT, "the device does not give back what was written")
+
+    def _ready(self) -> None:
+        """Raises InfrastructureFailed when the box is refused; starts the zygote again when it has died."""
+        if self._refusal is not None:
+            evidence = f"{self._sandbox.kind.value} does not work here: {self._refusal}"
+            raise InfrastructureFailed(Infrastructure.SANDBOX_REFUSED, evidence)
+        with self._building:
+            if self._zygote is not None and not self._zygote.alive:
+                self._zygote.close()
+                self._zygote = Zygote(self._settings(self._sandbox))
+
+    def _artifact(self, candidate: Candidate) -> Artifact:
+        """The candidate's artifact, built once."""
+        with self._building:
+            found = self._artifacts.get(candidate.digest)
+        if found is None:
+            found = self._candidate_builder.build(candidate)
+            with self._building:
+                self._artifacts.setdefault(candidate.digest, found)
+        return found
+
+    def _run_checks(self, progress: Progress) -> None:
+        assert progress.artifact is not None, "checks follow the build"
+        with lock.held(self._timing_lock):
+            first, second = (self._runner(progress.artifact, graphs) for graphs in (True, False))
+            with second, first:
+                first.load(self._symbols)
+                second.load(self._symbols)
+                progress.tally.passed["identity"] += 2
+                # The checks ask of a runner and its inputs what these offer too.
+                pair = (cast(Runner, first), cast(Runner, second), cast(Inputs, self._inputs))
+                parts = (self.operator, self._reference, *pair, self._limits.message_bytes)
+                try:
+                    Checker(*parts, progress.tally).run(list(cases_of(self.operator)))
+                finally:
+                    progress.printed = first.printed()
+
+    @contextmanager
+    def _session(self, arms: Mapping[str, Artifact]) -> Iterator[Session]:
+        cpu = max(self._other_cpus)
+        own = DeviceSession(
+            self.operator,
+            self._reference,
+            self._starter(),
+            arms,
+            self._empty,
+            self._vault,
+            self._inputs,
+            self._outputs,
+            cpu,
+        )
+        yield cast(Session, own)
+
+    def _sound_baseline(self, baseline: Candidate) -> Artifact:
+        with lock.held(self._timing_lock):
+            return super()._sound_baseline(baseline)
+
+    def _believe(self, session: Session, blocks: Blocks, progress: Progress) -> None:
+        """As on the CPU; besides, the candidate's own clock must agree and the device must be idle after it."""
+        progress.tally.passed["timed_outputs"] += session.verify_copies(MOST_REFERENCES)
+        record = cast(DeviceSession, session).record
+        if progress.artifact is not None:
+            facts = {**progress.artifact.resources, **record.summary()}
+            progress.artifact = replace(progress.artifact, resources=facts)
+        if evidence := drowned(blocks):
+            raise InfrastructureFailed(Infrastructure.DEVICE_FAULT, evidence)
+        if evidence := record.disputed() or record.kept_busy():
+            raise CandidateFailed(Correctness.CLOCK_DISPUTED, evidence)
+        progress.tally.passed["clock"] += 1
