@@ -207,9 +207,7 @@ class DeviceRunner:
         self._reply, their_reply = os.pipe()
         shared = self._starter.shared
         try:
-            return self._starter.zygote.fork(
-                self._config(), (theirs, their_reply, self._printed, *shared.descriptors)
-            )
+            return self._starter.zygote.fork(self._config(), (theirs, their_reply, self._printed, *shared.descriptors))
         finally:
             for descriptor in (theirs, their_reply):
                 os.close(descriptor)
