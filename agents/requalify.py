@@ -304,9 +304,9 @@ def differences(before: State, after: State) -> tuple[str, ...]:
 
 
 _DECLARED: Mapping[str, str] = {
-    "workloads": "the operator's workloads",
-    "numerical_contract": "the operator's numerical contract",
-    "declaration_digest": "the operator's declaration",
+    "workloads": "other workloads",
+    "numerical_contract": "another numerical contract",
+    "declaration_digest": "another operator.toml",
 }
 
 
@@ -320,8 +320,8 @@ def environment_changes(before: Environment, after: Environment) -> tuple[str, .
 
 
 _DIGESTED: Mapping[str, str] = {
-    "harness_digest": "the audit harness",
-    "toolchain_digest": "the toolchain's files or settings",
+    "harness_digest": "another audit harness",
+    "toolchain_digest": "another toolchain, by its files or settings",
 }
 
 

@@ -40,7 +40,7 @@ def drive(store: Store, start: Start, *, json: bool, metrics_port: int | None = 
             watchers.append(watcher)
         interruption = stack.enter_context(Interruption())
         progress = stack.enter_context(progress_view())
-        summary = start(driven, _watch(progress.take, *watchers), interruption.reason)
+        summary = start(driven, watch_all(progress.take, *watchers), interruption.reason)
     _conclude(store, summary, json)
     if interruption.reason() is not None and summary.status != "stopped":
         return ExitCode.INTERRUPTED
@@ -52,7 +52,9 @@ def progress_view() -> Progress:
     return LiveProgress() if is_terminal(sys.stderr) else PlainProgress()
 
 
-def _watch(*watchers: Watch) -> Watch:
+def watch_all(*watchers: Watch) -> Watch:
+    """One watch that tells all of them, in this order."""
+
     def watch(recorded: Recorded, state: State) -> None:
         for watcher in watchers:
             watcher(recorded, state)

@@ -23,6 +23,7 @@ from kernelbraid.ops.cli.operators import operators
 from kernelbraid.ops.cli.options import LogLevel, StoreUrl
 from kernelbraid.ops.cli.pause import pause
 from kernelbraid.ops.cli.replay import replay
+from kernelbraid.ops.cli.requalify import requalify
 from kernelbraid.ops.cli.resume import resume
 from kernelbraid.ops.cli.run import run
 from kernelbraid.ops.cli.show import show
@@ -68,7 +69,14 @@ PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "compare": compare,
         "metrics": metrics,
     },
-    CHECK: {"audit": audit, "verify": verify, "replay": replay, "export": export, "import": import_file},
+    CHECK: {
+        "audit": audit,
+        "requalify": requalify,
+        "verify": verify,
+        "replay": replay,
+        "export": export,
+        "import": import_file,
+    },
     MACHINE: {"operators": operators, "doctor": doctor},
 }
 for panel, commands in PANELS.items():
