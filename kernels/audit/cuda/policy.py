@@ -229,7 +229,7 @@ class _Rules:
         names = {item.arg for item in ast.walk(node) if isinstance(item, ast.arg)} | set(stored(node))
         for name in names:
             check_name(self.module, node, name)
-            taken = name in self.module.imports or name in self.module.names
+            taken = name in self.module.imports or name in self.module.functions
             if taken or (name in words.BUILTINS and not device):
                 raise self._refuse(node, f"{node.name} uses {name} for a value of its own; choose another name")
         return names

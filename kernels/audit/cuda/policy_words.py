@@ -66,15 +66,16 @@ _TL_TYPES = {
     *("tensor", "tensor_descriptor"),
 }
 _TL_MATH = {
-    *("abs", "ceil", "clamp", "cos", "div_rn", "erf", "exp", "exp2", "fdiv", "floor", "fma", "log", "log2"),
-    *("maximum", "minimum", "rsqrt", "sigmoid", "sin", "softmax", "sqrt", "sqrt_rn", "umulhi"),
+    *("abs", "ceil", "cos", "div_rn", "erf", "exp", "exp2", "fdiv", "floor", "fma", "log", "log2"),
+    *("rsqrt", "sin", "sqrt", "sqrt_rn", "umulhi"),
 }
+_TL_MORE_MATH = {"clamp", "maximum", "minimum", "sigmoid", "softmax"}
 _TL_TENSORS = {
-    *("arange", "argmax", "argmin", "assume", "associative_scan", "broadcast", "broadcast_to", "cast", "cat"),
+    *("add", "arange", "argmax", "argmin", "assume", "associative_scan", "broadcast", "broadcast_to", "cast", "cat"),
     *("cdiv", "condition", "cumprod", "cumsum", "dot", "dot_scaled", "expand_dims", "flip", "full", "gather"),
-    *("histogram", "interleave", "join", "max", "max_constancy", "max_contiguous", "min", "multiple_of"),
-    *("permute", "range", "ravel", "reduce", "reduce_or", "reshape", "sort", "split", "squeeze", "static_assert"),
-    *("static_range", "sum", "swizzle2d", "topk", "trans", "tuple", "unsqueeze", "view", "where", "xor_sum"),
+    *("histogram", "interleave", "join", "max", "max_constancy", "max_contiguous", "min", "mul", "multiple_of"),
+    *("permute", "range", "ravel", "reduce", "reduce_or", "reshape", "sort", "split", "static_assert"),
+    *("static_range", "sum", "swizzle2d", "sub", "topk", "trans", "tuple", "view", "where", "xor_sum"),
     *("zeros", "zeros_like"),
 }
 _TL_MEMORY = {
@@ -85,15 +86,15 @@ _TL_MEMORY = {
 INLINE_ASSEMBLY = "triton.language.inline_asm_elementwise"
 _LIBDEVICE = {
     *("abs", "ceil", "clz", "copysign", "cos", "erf", "erfc", "exp", "exp2", "expm1", "fast_dividef", "fast_expf"),
-    *("fast_exp10f", "fast_fdividef", "fast_log2f", "fast_logf", "fast_powf", "fast_tanhf", "ffs", "floor"),
+    *("fast_exp10f", "fast_log2f", "fast_logf", "fast_powf", "ffs", "floor"),
     *("fma", "fma_rn", "fma_rz", "fma_ru", "fma_rd", "fmod", "isinf", "isnan", "llrint", "log", "log1p", "log2"),
-    *("max", "min", "mul_rn", "mulhi", "nearbyint", "popc", "pow", "rcp_rn", "rint", "round", "rsqrt", "rsqrt_rn"),
+    *("mul_rn", "mulhi", "nearbyint", "popc", "pow", "rcp_rn", "rint", "round", "rsqrt", "rsqrt_rn"),
     *("saturatef", "sin", "sqrt", "sqrt_rn", "tanh", "trunc", "add_rn", "sub_rn", "div_rn", "byte_perm"),
 }
 DEVICE = frozenset(
     {
-        *(f"triton.language.{name}" for name in _TL_TYPES | _TL_MATH | _TL_TENSORS | _TL_MEMORY),
-        *(f"triton.language.math.{name}" for name in _TL_MATH | {"log1p", "tanh"}),
+        *(f"triton.language.{name}" for name in _TL_TYPES | _TL_MATH | _TL_MORE_MATH | _TL_TENSORS | _TL_MEMORY),
+        *(f"triton.language.math.{name}" for name in _TL_MATH),
         *(f"triton.language.extra.{place}libdevice.{name}" for place in ("", "cuda.") for name in _LIBDEVICE),
         INLINE_ASSEMBLY,
     }
@@ -121,6 +122,7 @@ MEMBERS = frozenset(
         *("block_shape", "strides", "is_floating", "is_bf16", "is_fp16", "is_fp32", "numel", "logical_and"),
         "logical_or",
         *_TL_MATH,
+        *_TL_MORE_MATH,
         *_TL_TENSORS,
         *("advance", "gather", "scatter", "atomic_add", "atomic_max", "atomic_min"),
     }
@@ -129,9 +131,18 @@ MEMBERS = frozenset(
 
 DECORATORS = frozenset({"triton.jit", "triton.constexpr_function"})
 JIT_KEYWORDS = frozenset({"noinline", "do_not_specialize", "do_not_specialize_on_alignment"})
+LAUNCH_OPTIONS = frozenset(
+    {
+        *("enable_fp_fusion", "launch_cooperative_grid", "launch_pdl", "maxnreg", "num_ctas", "num_stages"),
+        "num_warps",
+    }
+)
+"""Options of a launch beside the kernel's own arguments."""
 REFUSED_KEYWORDS = frozenset(
     {
-        *("arch", "backend_name", "debug", "enable_assertions", "extern_libs", "instrumentation_mode", "ir_override"),
+        *("allowed_dot_input_precisions", "arch", "backend_name", "debug", "default_dot_input_precision"),
+        *("deprecated_fp8_dot_operand_dtypes", "enable_reflect_ftz", "extern_libs", "instrumentation_mode"),
+        *("ir_override", "max_num_imprecise_acc_default"),
         *("launch_metadata", "post_hook", "pre_hook", "ptx_options", "ptx_version", "sanitize_overflow", "stream"),
         *("supported_fp8_dtypes", "warmup", "warp_size", "out", "pin_memory"),
     }
