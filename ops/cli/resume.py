@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from kernelbraid.agents import search
+from kernelbraid.ops import champions
 from kernelbraid.ops.cli.options import Campaign, Json, MetricsPort, OperatorFolder, StoreUrl
 from kernelbraid.ops.driving import drive
 from kernelbraid.ops.harnesses import harness_factory
@@ -25,7 +26,7 @@ def resume(
     """Go on with a campaign that was paused, interrupted, killed or freshly forked.
 
     Nothing recorded is done again; an audit that was lost with its process is repeated. It has to be the machine and
-    the compiler of the campaign: elsewhere, `fork CAMPAIGN --here` judges root, best and frontier anew.
+    the compiler of the campaign: elsewhere, `requalify CAMPAIGN` judges root, best and frontier anew.
     """
     session = session_of(context, store)
     with changing(session) as log:
@@ -37,7 +38,9 @@ def resume(
                 store=driven,
                 operator=operator,
                 strategies=session.wiring.strategies,
-                harness=harness_factory(session.wiring, unsafe_no_sandbox),
+                harness=champions.warning_of(
+                    harness_factory(session.wiring, unsafe_no_sandbox), lambda *_: champions.of_campaign(log, campaign)
+                ),
                 watch=watch,
                 pause_requested=pause,
             ),

@@ -8,6 +8,7 @@ import typer
 from kernelbraid.agents import search
 from kernelbraid.events.values import Policy
 from kernelbraid.kernels.operators.operator import operator_names
+from kernelbraid.ops import champions
 from kernelbraid.ops.cli.options import Json, MetricsPort, StoreUrl
 from kernelbraid.ops.driving import drive
 from kernelbraid.ops.exits import NotFound, Unavailable
@@ -45,6 +46,7 @@ def run(
 
     Progress goes to stderr. At the end stdout gets the table of workloads (with --json the summary), and the best's
     sources with their evidence are written beside the store. Ctrl-C pauses after the running audit; `resume` goes on.
+    A best of this operator that was measured in another environment is named first, with what differs.
     """
     require_available(target, proposer)
     require_operator(operator)
@@ -68,7 +70,7 @@ def run(
                 policy=policy,
                 name=name,
                 strategies=session.wiring.strategies,
-                harness=harness_factory(session.wiring, unsafe_no_sandbox),
+                harness=champions.warning_of(harness_factory(session.wiring, unsafe_no_sandbox), champions.known(log)),
                 watch=watch,
                 pause_requested=pause,
             ),

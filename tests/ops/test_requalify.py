@@ -1,6 +1,7 @@
 """`requalify`, and the warning that leads to it: what holds here, what differs, and how that exits."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,3 +92,65 @@ def test_what_is_not_there_exits_3(cli: Cli, arguments: tuple[str, ...]) -> None
 def test_a_missing_store_is_not_made(tmp_path: Path) -> None:
     assert call(tmp_path / "none.db", "requalify", CAMPAIGN).exit_code == 3
     assert not (tmp_path / "none.db").exists()
+
+
+# --- the warning ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [("run", "linear", "--audits", "1"), ("best", CAMPAIGN, "--json")])
+def test_a_best_measured_elsewhere_is_named_with_what_differs_and_the_next_step(
+    cli: Cli, store: Path, arguments: tuple[str, ...]
+) -> None:
+    best = json.loads(cli("show", CAMPAIGN, "--json").stdout)["best"]
+
+    result = cli(*arguments, wiring=ELSEWHERE)
+
+    assert result.exit_code == 0
+    assert result.stderr.startswith(
+        f"warning: the best of {CAMPAIGN} ({best['implementation']}, {best['speedup_ratio']:.2f}x of the root) was"
+    )
+    assert "\n  compiler_version 1 -> 2\n" in result.stderr
+    assert f"next:  kernelbraid requalify {CAMPAIGN} --store sqlite:///{store}\n" in result.stderr
+    assert "warning" not in result.stdout
+
+
+@pytest.mark.parametrize("arguments", [("run", "linear", "--audits", "1"), ("best", CAMPAIGN)])
+def test_where_it_was_measured_nobody_is_warned(cli: Cli, arguments: tuple[str, ...]) -> None:
+    assert "warning" not in cli(*arguments).stderr
+
+
+def test_another_operator_s_best_concerns_nobody(cli: Cli) -> None:
+    assert "warning" not in cli("run", "rms_norm", "--audits", "1", wiring=ELSEWHERE).stderr
+
+
+def test_once_requalified_a_run_is_not_warned_again(cli: Cli) -> None:
+    cli("requalify", CAMPAIGN, wiring=ELSEWHERE)
+
+    assert "warning" not in cli("run", "linear", "--audits", "1", wiring=ELSEWHERE).stderr
+
+
+def test_a_resume_elsewhere_says_what_differs_before_it_is_refused(cli: Cli) -> None:
+    child = cli("fork", CAMPAIGN, "--set", "audits=1").stdout.strip()
+
+    result = cli("resume", child, wiring=ELSEWHERE)
+
+    assert result.exit_code == 1
+    assert "compiler_version 1 -> 2" in result.stderr
+    assert f"kernelbraid requalify {child}" in result.stderr
+    assert "environment changed" in result.stderr
+
+
+def test_a_shipped_best_goes_before_what_was_searched_here(store: Path, tmp_path: Path) -> None:
+    # given an operator of one's own with a best in it, as `best --out` writes it
+    folder = tmp_path / "toy"
+    shutil.copytree("tests/campaign/operators/toy", folder)
+    assert call(store, "run", str(folder), "--name", "own", "--audits", "2").exit_code == 0
+    assert call(store, "best", "own", "--out", str(folder / "cpu" / "best")).exit_code == 0
+
+    told = call(store, "run", str(folder), "--audits", "1", wiring=ELSEWHERE).stderr
+
+    assert told.startswith("warning: the shipped best of toy was measured in another environment")
+    assert f"next:  kernelbraid audit {folder} {folder}/cpu/best --target cpu\n" in told
+    # and a report that cannot be read counts as none
+    (folder / "cpu" / "best" / "report.json").write_text("{}")
+    assert "shipped" not in call(store, "run", str(folder), "--audits", "1", wiring=ELSEWHERE).stderr
