@@ -125,6 +125,44 @@ class _Told:
             raise OperatorError(f"{what}; mend it, then resume the campaign") from error
 
 
+MOST_ALONE = 72
+"""Up to so many rows each one is called alone; of more, those beside a likely block's edge and a few between."""
+_EDGES = (0, 1, 31, 32, 63, 64, 127, 128, 255, 256, 511, 512)
+
+
+def row_batches(rows: int) -> Iterator[slice]:
+    """Batches in which the rows of one call are called again: alone, all at once, and unevenly divided."""
+    alone = (
+        range(rows) if rows <= MOST_ALONE else sorted({*_EDGES, *range(0, rows, rows // 8), rows - 1} & {*range(rows)})
+    )
+    yield from (slice(row, row + 1) for row in alone)
+    yield slice(0, rows)
+    if rows > 1:
+        yield slice(0, min(3, rows))
+        yield slice(min(3, rows - 1), min(8, rows))
+    if rows > MOST_ALONE:
+        yield slice(1, 17)
+        yield slice(rows // 3, rows)
+
+
+def declared_calls(operator: Operator) -> Iterator[tuple[Entry, Mapping[str, int]]]:
+    """Entry and dims of every call that the operator's workloads and checks make; some stand more than once."""
+    yield from ((operator.entry(workload.entry), workload.dims) for workload in operator.workloads)
+    for check in operator.checks:
+        yield from check_calls(operator, check.full, check.decode, check.dims)
+
+
+def check_calls(
+    operator: Operator, full: str, decode: str, dims: Mapping[str, int]
+) -> Iterator[tuple[Entry, Mapping[str, int]]]:
+    """Entry and dims of a check's full-path call and of all that must agree with it."""
+    reference, entry = load_reference(operator), operator.entry(full)
+    call = Call(entry, dims, reference.make_inputs(entry, dims, np.random.default_rng(0), "normal"))
+    yield entry, dims
+    for agreement in reference.agreements(call, operator.entry(decode)):
+        yield agreement.call.entry, agreement.call.dims
+
+
 def to_bfloat16(values: NDArray[Any]) -> NDArray[np.uint16]:
     """Round to nearest even, as uint16 bit patterns; any NaN becomes the quiet one."""
     single = np.asarray(values, dtype=np.float32, order="C")

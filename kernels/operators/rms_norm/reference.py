@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelbraid.kernels.operators.cases import Agreement, Arrays, Call, from_bfloat16, to_bfloat16
+from kernelbraid.kernels.operators.cases import Agreement, Arrays, Call, from_bfloat16, row_batches, to_bfloat16
 from kernelbraid.kernels.operators.operator import STYLES, Entry
 
 EPSILON = 1e-6
@@ -48,9 +48,7 @@ def _widened(entry: Entry, values: NDArray[Any]) -> NDArray[np.float64]:
 def agreements(full: Call, decode: Entry) -> Iterator[Agreement]:
     """Every row alone, all rows at once, uneven batches, and the full path from another first row."""
     rows = full.dims["rows"]
-    batches = [slice(row, row + 1) for row in range(rows)]
-    batches += [slice(0, rows), slice(0, min(3, rows)), slice(min(3, rows - 1), min(8, rows))]
-    for batch in batches:
+    for batch in row_batches(rows):
         yield _rows_alone(full, decode, batch)
     yield _rows_alone(full, full.entry, slice(rows // 2, rows))
     if rows > 1:

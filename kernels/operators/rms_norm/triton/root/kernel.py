@@ -11,7 +11,7 @@ WARPS = 8
 @triton.jit
 def normalised(values, weights, hidden):
     """One row, scaled. tl.sum adds in an order that follows from the block's size, its dtype and the warps."""
-    mean = tl.div_rn(tl.sum(values * values, axis=0), hidden.to(tl.float32))
+    mean = tl.div_rn(tl.sum(values * values, axis=0), tl.cast(hidden, tl.float32))
     return values * tl.div_rn(1.0, tl.sqrt_rn(mean + 1e-6)) * weights
 
 
@@ -30,19 +30,10 @@ def full(x, weight, y, hidden, BLOCK: tl.constexpr):
     tl.store(y + row + k, normalised(values, weights, hidden).to(y.dtype.element_ty), mask=inside)
 
 
-def full_rows(x, weight, y):
-    rows, hidden = x.shape
-    full[(rows,)](x, weight, y, hidden, BLOCK=triton.next_power_of_2(hidden), num_warps=WARPS)
-
-
-def rms_norm_full_f32(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> None:
-    """y [rows, hidden] from x [rows, hidden] and weight [hidden]."""
-    full_rows(x, weight, y)
-
-
 def rms_norm_full_bf16(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> None:
     """y [rows, hidden] from x [rows, hidden] and weight [hidden]."""
-    full_rows(x, weight, y)
+    rows, hidden = x.shape
+    full[(rows,)](x, weight, y, hidden, BLOCK=triton.next_power_of_2(hidden), num_warps=WARPS)
 
 
 # endregion full
@@ -60,19 +51,10 @@ def decode(x, weight, y, hidden, BLOCK: tl.constexpr):
     tl.store(y + row + k, normalised(values, weights, hidden).to(y.dtype.element_ty), mask=inside)
 
 
-def decode_rows(x, weight, y):
-    rows, hidden = x.shape
-    decode[(rows,)](x, weight, y, hidden, BLOCK=triton.next_power_of_2(hidden), num_warps=WARPS)
-
-
-def rms_norm_decode_f32(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> None:
-    """y [rows, hidden] from x [rows, hidden] and weight [hidden]."""
-    decode_rows(x, weight, y)
-
-
 def rms_norm_decode_bf16(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> None:
     """y [rows, hidden] from x [rows, hidden] and weight [hidden]."""
-    decode_rows(x, weight, y)
+    rows, hidden = x.shape
+    decode[(rows,)](x, weight, y, hidden, BLOCK=triton.next_power_of_2(hidden), num_warps=WARPS)
 
 
 # endregion decode
