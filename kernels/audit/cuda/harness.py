@@ -156,7 +156,8 @@ class DeviceHarness(Harness):
         return Candidate("empty", {"kernel.py": "".join(f"def {name}(*tensors): pass\n" for name in self._symbols)})
 
     def _runner(self, artifact: Artifact, graphs: bool) -> DeviceRunner:
-        return DeviceRunner(self._starter(), artifact, self._inputs, self._outputs, graphs)
+        outputs = DeviceOutputs(self.device, self._outputs.buffer)
+        return DeviceRunner(self._starter(), artifact, self._inputs, outputs, graphs)
 
     def _health_check(self, box: Sandbox, floor: Artifact) -> None:
         """Load the empty candidate in a fresh process and see a word through the device."""

@@ -36,6 +36,8 @@ PRINTED_BYTES = 16 << 20
 """Largest file, what it prints included; a compiler's files are smaller."""
 _REPLY_BYTES = 512
 _END_S = 1.0
+_SETTLE_S = 0.0005
+"""What a late writer gets after it was let go on and before the outputs are read again."""
 _VERDICTS: Mapping[Trouble, Correctness] = {
     Trouble.LOAD: Correctness.LOAD_FAILED,
     Trouble.CALL: Correctness.CRASHED,
@@ -170,9 +172,11 @@ class DeviceRunner:
         kill_group(self.pid, signal.SIGSTOP)
 
     def thaw(self, settle: bool = False) -> None:
-        """Let it go on; one that is gone is noticed at the next message."""
+        """Let it go on, and with `settle` give it a moment; one that is gone is noticed at the next message."""
         self.outputs.release()
         kill_group(self.pid, signal.SIGCONT)
+        if settle:
+            time.sleep(_SETTLE_S)
 
     def printed(self) -> bytes:
         """What it printed, from the start."""

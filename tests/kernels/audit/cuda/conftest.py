@@ -12,7 +12,7 @@ from kernelbraid.kernels.audit.limits import MIB, Limits
 from kernelbraid.kernels.audit.outcome import AuditOutcome, Candidate
 from kernelbraid.kernels.operators.operator import Operator, load_operator
 
-LIMITS = Limits(build_s=10, load_s=10, call_s=1.5, message_bytes=4 * MIB)
+LIMITS = Limits(build_s=3, load_s=10, call_s=1.5, message_bytes=4 * MIB)
 HOST_ROOT = """
 def scale_full(x, w, f, y):
     y[...] = (x * w) * f[:, None]

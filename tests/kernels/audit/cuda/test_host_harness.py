@@ -1,11 +1,162 @@
-"""The whole audit of Python candidates, on this machine's memory: every verdict that needs no GPU to come about."""
+"""The whole audit of Python candidates, on this machine's memory: every verdict that needs no GPU to come about.
 
+A candidate here computes with numpy; a replay calls it again. What its source may say is not asked: these tests are
+about what the process around it lets it do, and what the auditor sees of it.
+"""
+
+import os
+import textwrap
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
+import pytest
+
+from kernelbraid.kernels.audit.cuda.harness import DeviceHarness
 from kernelbraid.kernels.audit.outcome import AuditOutcome, Correctness
-from tests.kernels.audit.cuda.conftest import HOST_ROOT
+
+Audit = Callable[[str], AuditOutcome]
+ENTRY = """
+import ctypes, os, signal, socket, subprocess, sys, threading, time
+import numpy as np
+
+def scale(x, w, f, y):
+    y[...] = (x * w) * f[:, None]
+
+def pipe(descriptor):
+    try:
+        return os.write(descriptor, b"") == 0 and "pipe:" in os.readlink(f"/proc/self/fd/{{descriptor}}")
+    except OSError:
+        return False
+
+def scale_full(x, w, f, y):
+{body}
+
+scale_decode = scale_full
+"""
+LATE = Correctness.LATE_WRITE
+RIGHT = "y[...] = (x * w) * f[:, None]"
 
 
-def test_root_is_verified(host_audit: Callable[[str], AuditOutcome]) -> None:
-    outcome = host_audit(HOST_ROOT)
-    assert outcome.verdict is Correctness.VERIFIED, outcome
+def entry(body: str, before: str = "") -> str:
+    """A kernel.py whose entries do this."""
+    return before + ENTRY.format(body=textwrap.indent(textwrap.dedent(body).strip(), "    "))
+
+
+def test_right_candidate_is_verified(host_audit: Audit) -> None:
+    outcome = host_audit(entry(f"for _ in range(20): {RIGHT}"))
+    assert outcome.verdict is Correctness.VERIFIED, outcome.evidence
+    assert {check.name for check in outcome.checks} >= {"identity", "guards", "agreement", "accuracy", "timed_outputs"}
+    assert all(check.passed for check in outcome.checks)
+
+
+WRONG = {
+    "too large": (f"{RIGHT}; y *= np.float32(1.01)", Correctness.INACCURATE),
+    "other order in one row": ("y[...] = (x * w) * f[:, None] if len(x) > 1 else x * (w * f[0])", "disagreement"),
+    "last column unwritten": (f"t = x * 0; {RIGHT.replace('y[', 't[')}; y[:, :-1] = t[:, :-1]", "output_not_written"),
+    "nothing written": ("pass", Correctness.OUTPUT_NOT_WRITTEN),
+    "input overwritten": (f"{RIGHT}; x[0, 0] += 1", Correctness.INPUT_WRITTEN),
+    "written before its output": (
+        f"{RIGHT}; ctypes.memset(y.ctypes.data - 4, 7, 4)",
+        Correctness.GUARD_OVERWRITTEN,
+    ),
+    "written after its output": (
+        f"{RIGHT}; ctypes.memset(y.ctypes.data + y.nbytes, 7, 1)",
+        Correctness.GUARD_OVERWRITTEN,
+    ),
+    "another result in every process": (f"{RIGHT}; y *= np.float32(1 + 1e-7 * (os.getpid() % 2))", "nondeterministic"),
+    "ends": (f"{RIGHT}; os._exit(0)", Correctness.EXITED_EARLY),
+    "raises": ("raise ValueError('no')", Correctness.CRASHED),
+    "asks to exit": ("sys.exit(0)", Correctness.CRASHED),
+    "wild pointer": ("ctypes.memset(8, 0, 8)", Correctness.CRASHED),
+    "endless": ("while True: pass", Correctness.HUNG),
+    "floods": (f"{RIGHT}; sys.stdout.write('x' * (1 << 25)); sys.stdout.flush()", Correctness.OUTPUT_FLOOD),
+    "hogs memory": (f"{RIGHT}; scale_full.kept = np.ones(3 << 30)", Correctness.OUT_OF_MEMORY),
+    "closes the pipe": (f"{RIGHT}; [os.close(n) for n in range(3, 8)]; time.sleep(9)", Correctness.EXITED_EARLY),
+    "answers before it has written": (
+        "threading.Thread(target=lambda: (time.sleep(0.05), scale(x, w, f, y))).start()",
+        Correctness.OUTPUT_NOT_WRITTEN,
+    ),
+    "goes on writing": (f"{RIGHT}; threading.Thread(target=lambda: [y.fill(n) for n in range(10**6)]).start()", LATE),
+    "forges an answer": (
+        f"{RIGHT}; [os.write(n, b'\\x11' + b'\\0' * 23) for n in range(3, 9) if pipe(n)]",
+        Correctness.FORGED_REPLY,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_candidate_gets_its_verdict(host_audit: Audit, name: str) -> None:
+    body, expected = WRONG[name]
+    outcome = host_audit(entry(body))
+    assert outcome.verdict == expected, (outcome.evidence, outcome.log)
+    assert outcome.evidence
+
+
+def test_failed_import_is_named(host_audit: Audit) -> None:
+    outcome = host_audit("import nothing_of_that_name")
+    assert outcome.verdict is Correctness.LOAD_FAILED
+    assert "nothing_of_that_name" in outcome.evidence
+
+
+def test_missing_entry_is_named(host_audit: Audit) -> None:
+    outcome = host_audit(ENTRY.format(body=f"    {RIGHT}").replace("scale_decode =", "another ="))
+    assert outcome.verdict is Correctness.LOAD_FAILED
+    assert "scale_decode" in outcome.evidence
+
+
+DENIED = {
+    "an internet socket": "socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
+    "a local socket": "socket.socket(socket.AF_UNIX)",
+    "a session of its own": "os.setsid()",
+    "a process group of its own": "os.setpgid(0, 0)",
+    "a signal to its parent": "os.kill(os.getppid(), 0)",
+    "a signal to the auditor": "os.kill({auditor}, 0)",
+    "another's memory": "open('/proc/{auditor}/mem', 'rb')",
+    "its parent's memory": "open(f'/proc/{{os.getppid()}}/mem', 'rb')",
+    "another's environment": "open('/proc/{auditor}/environ', 'rb').read()",
+    "a file of the user's": "open('{file}')",
+    "a file elsewhere": "open('/tmp/kernelbraid-was-here', 'w')",
+    "its own sources": "open(__file__, 'a')",
+    "the scheduler": "os.sched_setaffinity(0, [0])",
+    "a namespace": "os.unshare(os.CLONE_NEWUSER)",
+    "another core for others": "os.setpriority(os.PRIO_PROCESS, 0, -5)",
+}
+
+
+@pytest.mark.parametrize("name", DENIED)
+def test_box_denies_what_a_kernel_has_no_use_for(
+    host_audit: Audit, host_harness: DeviceHarness, name: str, tmp_path: Path
+) -> None:
+    if host_harness.environment().sandbox == "none":
+        pytest.skip("Landlock does not work on this machine")
+    secret = tmp_path / "secret"
+    secret.write_text("expected results")
+    attempt = DENIED[name].format(auditor=os.getpid(), file=secret)
+    outcome = host_audit(entry(f"{attempt}; {RIGHT}"))
+    assert outcome.verdict is Correctness.CRASHED, (outcome.verdict, outcome.evidence)
+    assert any(error in outcome.evidence for error in ("PermissionError", "FileNotFoundError", "AttributeError"))
+
+
+def test_nothing_that_a_candidate_started_outlives_it(host_audit: Audit) -> None:
+    marker = f"survivor-{os.getpid()}-{time.monotonic_ns()}"
+    keep_busy = f"[sys.executable, '-c', 'import time; time.sleep(60)', '{marker}']"
+    outcome = host_audit(entry(f"subprocess.Popen({keep_busy}); {RIGHT}; y += 1"))
+    assert outcome.verdict is Correctness.INACCURATE, outcome.evidence
+    assert not [line for line in command_lines() if marker in line]
+
+
+def test_fork_bomb_ends_with_its_candidate(host_audit: Audit) -> None:
+    outcome = host_audit(entry("for _ in range(40): os.fork() or time.sleep(20)\ntime.sleep(20)"))
+    assert outcome.verdict is Correctness.HUNG, outcome.evidence
+    assert len(command_lines()) < 2000
+
+
+def command_lines() -> list[str]:
+    """Of every process here."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(path.read_text(errors="replace"))
+    return found
