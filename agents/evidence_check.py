@@ -1,16 +1,22 @@
-"""Recompute every measurement in a log from the blocks it cites: no machine, no clock, only arithmetic."""
+"""Recompute every measurement in a log from the blocks it cites, and every promotion from its measurement.
+
+No machine, no clock, only arithmetic: whoever holds the log can do it. The arithmetic is today's; where a figure
+differs and the log was measured under another version of the harness, that is said.
+"""
 
 from collections.abc import Callable, Iterator
 
 from kernelbraid.agents import auditor
-from kernelbraid.events.audit import AuditCompleted, TimingCompleted
+from kernelbraid.events.audit import AuditCompleted, ImplementationPromoted, TimingCompleted
 from kernelbraid.events.campaign import RootQualified
 from kernelbraid.events.chain import Problem
 from kernelbraid.events.errors import StoreError
 from kernelbraid.events.event import Event
-from kernelbraid.events.state import State, evolve
+from kernelbraid.events.state import State, evolve, objective_s
 from kernelbraid.events.store import Store
-from kernelbraid.events.values import Latencies
+from kernelbraid.events.values import ROOT as ROOT_ID
+from kernelbraid.events.values import Latencies, Performance
+from kernelbraid.kernels.audit.environment import harness_digest
 from kernelbraid.kernels.audit.outcome import CANDIDATE, ROOT, Blocks
 
 ReadBlob = Callable[[str], bytes]
@@ -21,19 +27,30 @@ def recheck(store: Store, name: str) -> tuple[Problem, ...]:
     state, problems = State(), []
     for recorded in store.read(name):
         for what in _problems(state, recorded.event, store.blob):
-            problems.append(Problem(recorded.position, what))
+            problems.append(Problem(recorded.position, what + _by_another_version(state)))
         evolve(state, recorded)
     return tuple(problems)
 
 
+def _by_another_version(state: State) -> str:
+    same = state.specified().contract.harness_digest == harness_digest()
+    return "" if same else " (it was recorded under another version of the audit harness)"
+
+
 def _problems(state: State, event: Event, read_blob: ReadBlob) -> Iterator[str]:
+    if isinstance(event, AuditCompleted | TimingCompleted) and event.measurement is not None:
+        yield from _readable(event.implementation, _measurement(state, event, read_blob))
+    elif isinstance(event, RootQualified) and event.blocks:
+        yield from _readable(ROOT_ID, _qualification(state, event, read_blob))
+    elif isinstance(event, ImplementationPromoted):
+        yield from _promotion(state, event)
+
+
+def _readable(implementation: str, problems: Iterator[str]) -> Iterator[str]:
     try:
-        if isinstance(event, AuditCompleted | TimingCompleted) and event.measurement is not None:
-            yield from _measurement(state, event, read_blob)
-        elif isinstance(event, RootQualified) and event.blocks:
-            yield from _qualification(event, read_blob)
+        yield from problems
     except (StoreError, ValueError) as error:
-        yield f"its blocks cannot be read: {error}"
+        yield f"{implementation}: its blocks cannot be read: {error}"
 
 
 def _measurement(state: State, event: AuditCompleted | TimingCompleted, read_blob: ReadBlob) -> Iterator[str]:
@@ -55,14 +72,33 @@ def _measurement(state: State, event: AuditCompleted | TimingCompleted, read_blo
         yield f"{event.implementation}: recorded as {event.performance}, its blocks say {performance}"
     if again != measurement:
         yield f"{event.implementation}: recorded ratio {measurement.ratio!r}, its blocks give {again.ratio!r}"
+    if measurement.confirmation not in (None, state.confirmations + 1):
+        went_before = f"{state.confirmations} went before"
+        yield f"{event.implementation}: recorded as confirmation {measurement.confirmation}, {went_before}"
     if not _same(event.latencies_s, blocks[-1], CANDIDATE):
         yield f"{event.implementation}: its latencies are not the medians of its blocks"
 
 
-def _qualification(event: RootQualified, read_blob: ReadBlob) -> Iterator[str]:
+def _promotion(state: State, event: ImplementationPromoted) -> Iterator[str]:
+    """A promotion repeats what its measurement says; the blocks behind that were recomputed where it was recorded."""
+    node = state.implementations[event.implementation]
+    measurement = node.measurement
+    if measurement is None or node.performance is not Performance.PROMOTABLE:
+        yield f"{event.implementation}: promoted without a measurement that says so"
+        return
+    if not measurement.incumbent == event.replaces == state.best:
+        yield f"{event.implementation}: promoted over {event.replaces}, measured against {measurement.incumbent}"
+    recorded = (event.objective_s, event.gain_ratio, event.speedup_ratio)
+    if recorded != (measurement.objective_s, 1 / measurement.ratio, measurement.speedup_ratio):
+        yield f"{event.implementation}: promoted with other figures than its measurement has"
+
+
+def _qualification(state: State, event: RootQualified, read_blob: ReadBlob) -> Iterator[str]:
     stored = read_blob(event.blocks[-1])
     if not _same(event.latencies_s, stored, ROOT):
-        yield "the root's latencies are not the medians of its blocks"
+        yield f"{ROOT_ID}: the root's latencies are not the medians of its blocks"
+    if event.objective_s != objective_s(state.specified(), event.latencies_s):
+        yield f"{ROOT_ID}: the root's objective is not the weighted sum of its latencies"
     for baseline in event.baselines:
         if not _same(baseline.latencies_s, stored, baseline.name):
             yield f"{baseline.name}: its latencies are not the medians of the root's blocks"

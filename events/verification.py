@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Protocol
 
+from kernelbraid.events.audit import AuditCompleted, TimingCompleted
 from kernelbraid.events.blobs import named_blobs
 from kernelbraid.events.campaign import CampaignForked
 from kernelbraid.events.chain import Examination, Head, Row, Verification, mac_problem
@@ -10,6 +11,7 @@ from kernelbraid.events.codec import Codec
 from kernelbraid.events.errors import BlobMissing, CampaignMissing, LogDamaged
 from kernelbraid.events.event import Event
 from kernelbraid.events.recorder import HeadRow, Segment
+from kernelbraid.events.search import ImplementationSubmitted
 
 
 class Raw(Protocol):
@@ -35,8 +37,8 @@ class _Check:
         self.noted = noted
         self.noted_at: int | None = None
         self.exam = Examination(store.codec)
-        self.blobs: dict[str, int] = {}
-        """Digest to the first position that names it."""
+        self.blobs: dict[str, tuple[int, str]] = {}
+        """Digest to the first position that names it, and the implementation it is about with a colon, if any."""
 
     def stretch(self, segment: Segment, last: int) -> None:
         """Looks at one campaign's rows of the log, up to `last`."""
@@ -60,11 +62,11 @@ class _Check:
 
     def named(self) -> None:
         """Looks every named blob up and recomputes its digest."""
-        for digest, position in self.blobs.items():
+        for digest, (position, whose) in self.blobs.items():
             try:
                 self.store.blob(digest)
             except (BlobMissing, LogDamaged) as error:
-                self.exam.add(position, str(error))
+                self.exam.add(position, f"{whose}{error}")
 
     def _outside(self, row: HeadRow) -> Iterator[Row]:
         yield from self.store.rows(row.campaign, -1, row.start - 1)
@@ -73,8 +75,11 @@ class _Check:
     def _note(self, position: int, event: Event) -> None:
         if self.exam.hash == self.noted:
             self.noted_at = position
+        whose = ""
+        if isinstance(event, AuditCompleted | TimingCompleted | ImplementationSubmitted):
+            whose = f"{event.implementation}: "
         for digest in named_blobs(event):
-            self.blobs.setdefault(digest, position)
+            self.blobs.setdefault(digest, (position, whose))
 
     def _begins_rightly(self, position: int, event: Event, segment: Segment) -> None:
         """Where a campaign begins must be what its first event says; from whom, the chain of hashes shows."""

@@ -1,0 +1,221 @@
+"""Every promotion can be recomputed from its blocks, by whoever holds the log; an edited sample is named."""
+
+import json
+import shutil
+import sqlite3
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernelbraid.agents.evidence_check import recheck
+from kernelbraid.events.audit import AuditCompleted, ImplementationPromoted
+from kernelbraid.events.blobs import digest_of
+from kernelbraid.events.campaign import RootQualified
+from kernelbraid.events.chain import Problem, hash_of
+from kernelbraid.events.store import Store, open_store
+from kernelbraid.events.values import Performance
+from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT, Blocks
+from tests.campaign.toy import run_toy
+
+CAMPAIGN = "toy"
+Edit = Callable[[Blocks], Blocks]
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a finished campaign, not to be written to."""
+    path = tmp_path_factory.mktemp("searched") / "toy.db"
+    store = open_store(f"sqlite:///{path}")
+    run_toy(store, CAMPAIGN)
+    store.close()
+    return path
+
+
+@pytest.fixture
+def log(searched: Path, tmp_path: Path) -> "Log":
+    """A copy to tamper with."""
+    copy = tmp_path / "toy.db"
+    shutil.copy(searched, copy)
+    return Log(copy)
+
+
+class Log:
+    """A campaign's file in the hands of somebody with an SQLite shell, triggers out of the way."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.database = sqlite3.connect(path)
+        for (name,) in self.database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            self.database.execute(f"DROP TRIGGER {name}")
+
+    def rows(self) -> list[bytes]:
+        """Every row's bytes, oldest first."""
+        found = self.database.execute("SELECT state FROM stored_events ORDER BY originator_version")
+        return [bytes(state) for (state,) in found]
+
+    def promotable(self) -> tuple[int, str, str]:
+        """Position, implementation and last block blob of the first audit that won."""
+        for position, state in enumerate(self.rows(), start=1):
+            payload = json.loads(state)["payload"]
+            if payload.get("performance") == Performance.PROMOTABLE:
+                return position, payload["implementation"], payload["measurement"]["blocks"][-1]
+        raise AssertionError("nothing was ever promotable")
+
+    def blob(self, digest: str) -> bytes:
+        """A blob's bytes."""
+        (data,) = self.database.execute("SELECT data FROM blobs WHERE digest = ?", (bytes.fromhex(digest),)).fetchone()
+        return zlib.decompress(data)
+
+    def overwrite(self, digest: str, data: bytes) -> None:
+        """Other bytes under the same digest."""
+        values = (zlib.compress(data), bytes.fromhex(digest))
+        self.database.execute("UPDATE blobs SET data = ? WHERE digest = ?", values)
+        self.database.commit()
+
+    def add(self, data: bytes) -> str:
+        """One more blob; returns its digest."""
+        digest = digest_of(data)
+        self.database.execute("INSERT INTO blobs VALUES (?, ?)", (bytes.fromhex(digest), zlib.compress(data)))
+        return digest
+
+    def put(self, position: int, state: bytes) -> None:
+        """Other bytes in a row."""
+        self.database.execute("UPDATE stored_events SET state = ? WHERE originator_version = ?", (state, position))
+
+    def rewrite(self, position: int, change: Callable[[dict[str, Any]], None]) -> None:
+        """Another payload at a position, and every later hash computed anew, the head's included."""
+        previous = ""
+        for number, state in enumerate(self.rows(), start=1):
+            record = json.loads(state)
+            if number == position:
+                change(record["payload"])
+            if number > position:
+                record["previous"] = previous
+            if number >= position:
+                state = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()
+                self.put(number, state)
+            previous = hash_of(state)
+        self.database.execute("UPDATE heads SET hash = ?", (previous,))
+        self.database.commit()
+
+    def rewrite_blocks(self, position: int, digest: str, edit: Edit) -> None:
+        """Edited blocks under their own right digest, cited where the old ones were, everything hashed anew."""
+        edited = self.add(edit(Blocks.from_bytes(self.blob(digest))).to_bytes())
+
+        def change(payload: dict[str, Any]) -> None:
+            cited = payload["measurement"]["blocks"] if "measurement" in payload else payload["blocks"]
+            cited[cited.index(digest)] = edited
+
+        self.rewrite(position, change)
+
+    def opened(self) -> Store:
+        """The store, as anybody opens it."""
+        self.database.close()
+        return open_store(f"sqlite:///{self.path}", read_only=True)
+
+
+def edited(arm: str, ns: int, at: tuple[int, int, int, int] = (0, 0, 0, 0)) -> Edit:
+    """One sample of an arm replaced by so many nanoseconds."""
+
+    def edit(blocks: Blocks) -> Blocks:
+        samples = {name: np.array(values) for name, values in blocks.samples_ns.items()}
+        samples[arm][at] = ns
+        return replace(blocks, samples_ns=MappingProxyType(samples))
+
+    return edit
+
+
+def problems(store: Store) -> tuple[Problem, ...]:
+    """What `verify` finds: the chain first, figures from a log that can be believed."""
+    try:
+        return store.verify(CAMPAIGN).problems or recheck(store, CAMPAIGN)
+    finally:
+        store.close()
+
+
+def test_an_untouched_log_recomputes_to_the_last_digit(log: Log) -> None:
+    assert problems(log.opened()) == ()
+
+
+@pytest.mark.parametrize("arm", [CANDIDATE, INCUMBENT, ROOT])
+def test_one_sample_edited_and_everything_rehashed_is_named_by_the_recomputation(log: Log, arm: str) -> None:
+    # given a winner's blocks in which one sample is a third of what it was, and a chain that holds
+    position, implementation, digest = log.promotable()
+    sample = int(Blocks.from_bytes(log.blob(digest)).samples_ns[arm][0, 0, 0, 0])
+    log.rewrite_blocks(position, digest, edited(arm, sample // 3))
+    store = log.opened()
+    assert store.verify(CAMPAIGN).problems == ()
+    # when the figures are recomputed
+    found = problems(store)
+    # then that audit is named, and nothing else
+    assert {problem.position for problem in found} == {position}
+    assert all(problem.what.startswith(f"{implementation}: ") for problem in found)
+
+
+def test_one_sample_of_the_root_s_own_timing_is_named_too(log: Log) -> None:
+    at = next(number for number, row in enumerate(log.rows(), start=1) if json.loads(row)["type"] == "RootQualified")
+    (digest,) = json.loads(log.rows()[at - 1])["payload"]["blocks"]
+    log.rewrite_blocks(at, digest, edited(ROOT, 1))
+    found = problems(log.opened())
+    assert [problem.position for problem in found] == [at]
+    assert found[0].what.startswith("i0000: the root's latencies")
+
+
+def test_any_sample_edited_without_rehashing_is_named_with_its_implementation(log: Log) -> None:
+    # given one of the slowest samples, which no estimate rests on, longer by a nanosecond
+    position, implementation, digest = log.promotable()
+    blocks = Blocks.from_bytes(log.blob(digest))
+    samples = blocks.samples_ns[CANDIDATE]
+    slowest = np.unravel_index(int(samples.argmax()), samples.shape)
+    at = (int(slowest[0]), int(slowest[1]), int(slowest[2]), int(slowest[3]))
+    log.overwrite(digest, edited(CANDIDATE, int(samples[at]) + 1, at)(blocks).to_bytes())
+    # then the bytes no longer have the digest that the audit cites
+    (problem,) = problems(log.opened())
+    assert problem.position == position
+    assert problem.what.startswith(f"{implementation}: the blob {digest} was changed")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("speedup_ratio", 99.0), ("gain_ratio", 2.0), ("objective_s", 1e-9), ("replaces", "i0003")]
+)
+def test_a_promotion_with_other_figures_than_its_measurement_is_named(log: Log, field: str, value: object) -> None:
+    found_at = next(
+        number for number, row in enumerate(log.rows(), start=1) if json.loads(row)["type"] == "ImplementationPromoted"
+    )
+    implementation = json.loads(log.rows()[found_at - 1])["payload"]["implementation"]
+    log.rewrite(found_at, lambda payload: payload.update({field: value}))
+    first = problems(log.opened())[0]
+    assert first.position == found_at
+    assert first.what.startswith(f"{implementation}: promoted ")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("ratio", 0.5), ("alpha", 0.5), ("delta_ratio", 0.004), ("confirmation", 9)]
+)
+def test_a_figure_of_a_measurement_that_its_blocks_do_not_give_is_named(log: Log, field: str, value: object) -> None:
+    position, implementation, _ = log.promotable()
+    log.rewrite(position, lambda payload: payload["measurement"].update({field: value}))
+    first = problems(log.opened())[0]
+    assert first.position == position
+    assert first.what.startswith(f"{implementation}: recorded ")
+
+
+def test_the_log_says_all_that_a_promotion_rests_on(log: Log) -> None:
+    # every promotion has its audit, that audit its blocks, and they have all three arms
+    store = log.opened()
+    events = [recorded.event for recorded in store.read(CAMPAIGN)]
+    audits = {event.implementation: event for event in events if isinstance(event, AuditCompleted)}
+    promoted = [event for event in events if isinstance(event, ImplementationPromoted)]
+    assert promoted
+    for event in promoted:
+        measurement = audits[event.implementation].measurement
+        assert measurement is not None
+        assert set(Blocks.from_bytes(store.blob(measurement.blocks[-1])).arms) == {ROOT, INCUMBENT, CANDIDATE}
+    assert next(event for event in events if isinstance(event, RootQualified)).blocks
+    store.close()
