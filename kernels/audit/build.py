@@ -140,7 +140,7 @@ def _read_artifact(path: Path, most_bytes: int) -> bytes:
 
 def _first_error(status: int, log: bytes) -> str:
     lines = _text(log).splitlines()
-    errors = [line for line in lines if "error" in line or "undefined reference" in line]
+    errors = [line for line in lines if "error" in line.lower() or "undefined reference" in line]
     return (errors or lines or [f"the compiler ended with status {status}"])[0][:400]
 
 

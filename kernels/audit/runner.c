@@ -18,7 +18,7 @@
 #include <ucontext.h>
 
 enum { LOAD = 1, PREPARE, GO, DROP, READY = 16, DONE, ERR };
-enum { MOST_ENTRIES = 64, MOST_LAYOUTS = 64, MOST_ARGUMENTS = 16, MOST_BYTES = 8 << 20, REFUSED = 125 };
+enum { MOST_ENTRIES = 64, MOST_LAYOUTS = 64, MOST_ARGUMENTS = 16, MOST_BYTES = 8 << 20, REFUSED = 125, GUARD_PAGES = 16 };
 enum { ELSEWHERE, IN_INPUT, IN_GUARD };
 
 struct frame { uint32_t kind, bytes; };
@@ -34,7 +34,7 @@ struct work { void (*entry)(void); uint32_t arguments, dims; void *argument[MOST
 struct layout { struct region input, dims, *window; struct work *work; uint32_t windows, calls; };
 
 static int command_fd, reply_fd, input_fd, output_fd;
-static uint64_t page, address_bytes;
+static uint64_t page, guard, address_bytes;
 static void (*entries[MOST_ENTRIES])(void);
 static struct layout layouts[MOST_LAYOUTS];
 static char *message;
@@ -75,7 +75,7 @@ static int region_of(uint64_t address)
     for (int i = 0; i < MOST_LAYOUTS; i++) {
         if (inside(&layouts[i].input, address, 0) || inside(&layouts[i].dims, address, 0)) return IN_INPUT;
         for (uint32_t w = 0; w < layouts[i].windows; w++)
-            if (inside(&layouts[i].window[w], address, page)) return IN_GUARD;
+            if (inside(&layouts[i].window[w], address, guard)) return IN_GUARD;
     }
     return ELSEWHERE;
 }
@@ -215,12 +215,13 @@ static void load(int artifact, const char *names, const char *end)
     reply(READY, NULL, 0);
 }
 
-/* A shared mapping between two pages that nothing may touch; NULL when memory is short. */
+/* A shared mapping between two stretches that nothing may touch; NULL when memory is short. Several pages, as a
+   long memset writes its end first. */
 static char *map_guarded(int file, uint64_t offset, uint64_t bytes, int protection)
 {
-    char *whole = mmap(NULL, bytes + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *whole = mmap(NULL, bytes + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (whole == MAP_FAILED) return NULL;
-    char *middle = mmap(whole + page, bytes, protection, MAP_SHARED | MAP_FIXED | MAP_POPULATE, file, (off_t)offset);
+    char *middle = mmap(whole + guard, bytes, protection, MAP_SHARED | MAP_FIXED | MAP_POPULATE, file, (off_t)offset);
     return middle == MAP_FAILED ? NULL : middle;
 }
 
@@ -234,7 +235,7 @@ static struct region map_pages(uint64_t bytes)
 
 static void unmap(struct region *region)
 {
-    if (region->base) munmap(region->base - page, region->bytes + 2 * page);
+    if (region->base) munmap(region->base - guard, region->bytes + 2 * guard);
     region->base = NULL;
 }
 
@@ -364,6 +365,7 @@ int main(int count, char **argument)
     for (int i = 0; i < 6; i++) number[i] = atoi(argument[i + 1]);
     command_fd = number[0], reply_fd = number[1], input_fd = number[3], output_fd = number[4];
     page = (uint64_t)sysconf(_SC_PAGESIZE);
+    guard = GUARD_PAGES * page;
     message = malloc(MOST_BYTES);
     address_bytes = strtoull(argument[8], NULL, 10);
     follow_parent();

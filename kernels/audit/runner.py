@@ -186,7 +186,7 @@ class Runner:
         self._answered_at_ns = self._used_ns()
         due = _FRAME.pack(kind, _PAYLOAD_BYTES[kind])
         if not answer.startswith(due) or len(answer) != len(due) + _PAYLOAD_BYTES[kind]:
-            raise self._failure(answer)
+            raise self._failure(kind, answer)
         return elapsed
 
     def _refuse_leftovers(self) -> None:
@@ -215,7 +215,7 @@ class Runner:
         except OSError:
             return self._answered_at_ns
 
-    def _failure(self, answer: bytes) -> CandidateFailed | InfrastructureFailed:
+    def _failure(self, due: int, answer: bytes) -> CandidateFailed | InfrastructureFailed:
         """Why the expected frame did not come. What a runner says of its box counts only before it loads anything."""
         found, size = _FRAME.unpack_from(answer) if len(answer) >= _FRAME.size else (0, 0)
         payload = answer[_FRAME.size :]
@@ -224,7 +224,7 @@ class Runner:
         text = payload.decode("utf-8", errors="replace") if whole and fault is None else ""
         if text.startswith("refused:") and not self._boxed:
             return InfrastructureFailed(Infrastructure.SANDBOX_REFUSED, f"the runner's box was {text}")
-        if text:
+        if text and due == READY:
             verdict = Correctness.OUT_OF_MEMORY if text.startswith("no memory") else Correctness.LOAD_FAILED
             return CandidateFailed(verdict, text, self.printed())
         status = self._end()
@@ -260,7 +260,7 @@ def _fault_verdict(fault: tuple[int, ...]) -> tuple[Correctness, str]:
     if region == _IN_INPUT and write:
         return Correctness.INPUT_WRITTEN, f"it wrote to an input at {address:#x}, which is mapped read-only"
     if region == _IN_GUARD and write:
-        return Correctness.GUARD_OVERWRITTEN, f"it wrote into the guard page beside an output, at {address:#x}"
+        return Correctness.GUARD_OVERWRITTEN, f"it wrote into the guard pages beside an output, at {address:#x}"
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     if out_of_memory:
         return Correctness.OUT_OF_MEMORY, f"memory ran out, then {name} at address {address:#x}"
@@ -269,7 +269,7 @@ def _fault_verdict(fault: tuple[int, ...]) -> tuple[Correctness, str]:
 
 def _exit_verdict(status: int | None, answer: bytes = b"") -> tuple[Correctness, str]:
     if answer:
-        return Correctness.FORGED_REPLY, f"{len(answer)} bytes that are no reply came, from {answer[:16].hex(' ')}"
+        return Correctness.FORGED_REPLY, f"{len(answer)} bytes that are no answer came, from {answer[:16].hex(' ')}"
     if status is None:
         return Correctness.FORGED_REPLY, "it closed the pipe of its replies and ran on"
     if status >= 0:
