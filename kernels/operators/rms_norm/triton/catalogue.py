@@ -84,7 +84,7 @@ def _warps_mechanism(count: int, gain_ratio: float) -> Mechanism:
         edit=partial(_warps, count),
         evidence=_always("how many warps share a row decides how many loads are under way and how long its sum is"),
         contract=("sum_order",),
-        excludes=tuple(f"warps_{other}" for other in (1, 2, 4, 16) if other != count),
+        excludes=tuple(f"warps_{other}" for other in (2, 4, 16) if other != count),
     )
 
 
@@ -100,7 +100,7 @@ def _persistent_mechanism(path: EntryPath, per_multiprocessor: int, gain_ratio: 
         expected_gain_ratio=gain_ratio,
         edit=partial(_persistent, path, per_multiprocessor),
         evidence=_share(path, "every row starts a block and reads the weight again"),
-        excludes=tuple(f"{path}_resident_{other}" for other in sorted(others)),
+        excludes=(*(f"{path}_resident_{other}" for other in sorted(others)), f"{path}_streamed"),
         opened_by=("warps_4", "warps_16"),
     )
 
@@ -123,7 +123,6 @@ def _streamed_mechanism(path: EntryPath) -> Mechanism:
 CATALOGUE: tuple[Mechanism, ...] = (
     _warps_mechanism(4, 1.05),
     _warps_mechanism(2, 1.02),
-    _warps_mechanism(1, 1.01),
     _warps_mechanism(16, 1.02),
     _persistent_mechanism("full", 8, 1.05),
     _persistent_mechanism("full", 16, 1.05),
