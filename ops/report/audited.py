@@ -25,7 +25,8 @@ from kernelbraid.ops.report.figures import seconds, times
 
 def audit_parts(report: AuditReport, *, whole_log: bool = False) -> Iterator[RenderableType]:
     """Everything `audit` prints, part by part."""
-    yield Text("\n".join([_verdict(report), *evidence_lines(report.evidence)]))
+    evidence = () if report.verified else evidence_lines(report.evidence)
+    yield Text("\n".join([_verdict(report), *evidence]))
     if report.checks:
         yield Text("\n".join(["", "checks", *check_lines(report.checks)]))
     if report.workloads:

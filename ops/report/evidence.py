@@ -8,6 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
+from kernelbraid.events.decider import LARGEST_DELTA_RATIO, NOISY_DELTAS
+from kernelbraid.events.state import Implementation
 from kernelbraid.events.values import Environment, Measurement, Workload
 from kernelbraid.kernels.audit.outcome import Blocks
 from kernelbraid.ops.report.figures import plain, seconds, size
@@ -49,8 +51,7 @@ def check_lines(checks: Sequence[Checked]) -> Iterator[str]:
 
 def measurement_lines(measurement: Measurement) -> Iterator[str]:
     """The decision in numbers: what was estimated, how well, and what a promotion needs."""
-    bound = f"at most {measurement.upper_bound_ratio:.4f}; a gain is below {1 - measurement.delta_ratio:.4f}"
-    yield f"  ratio             {measurement.ratio:.4f} of {measurement.incumbent} ({bound})"
+    yield f"  ratio             {measurement.ratio:.4f} of {measurement.incumbent}, {_needed(measurement)}"
     error = f"{100 * measurement.standard_error_ratio:.3f} %"
     yield f"  standard error    {error}, delta {100 * measurement.delta_ratio:.3f} %"
     if measurement.confirmation is not None and measurement.alpha is not None:
@@ -59,6 +60,14 @@ def measurement_lines(measurement: Measurement) -> Iterator[str]:
         yield "  confirmation      none: the screen ruled a gain out"
     if measurement.speedup_ratio is not None:
         yield f"  root over it      {measurement.speedup_ratio:.3f}x, in the same blocks"
+
+
+def _needed(measurement: Measurement) -> str:
+    """The upper bound, and what it has to lie below for a gain."""
+    noisy = measurement.delta_ratio > LARGEST_DELTA_RATIO
+    least = 1 - measurement.delta_ratio * (NOISY_DELTAS if noisy else 1)
+    why = f" ({NOISY_DELTAS:g} deltas, as it was noisy)" if noisy else ""
+    return f"at most {measurement.upper_bound_ratio:.4f}; a gain lies below {least:.4f}{why}"
 
 
 def blocks_line(stage: str, blocks: Blocks) -> str:
@@ -85,16 +94,20 @@ def blocks_figures(blocks: Blocks) -> dict[str, object]:
     }
 
 
-def limit_lines(measurement: Measurement, workloads: Iterable[Workload]) -> Iterator[str]:
-    """Every workload's slowdown limit against the root; nothing where the root was not timed."""
+def workload_lines(node: Implementation, workloads: Iterable[Workload]) -> Iterator[str]:
+    """Every workload's latency; where the root was timed too, the slowdown limit against it."""
+    measurement = node.measurement
+    of_root = {} if measurement is None else measurement.root_ratios
+    width = max(map(len, node.latencies_s))
+    yield f"  {'workload':<{width}}   latency" + ("  of the root  at most  limit" if of_root else "")
     limits = {workload.name: workload.limit_ratio for workload in workloads}
-    width = max(map(len, measurement.root_ratios), default=0)
-    if width:
-        yield f"  {'workload':<{width}}  of the root  at most  limit"
-    for workload, ratio in measurement.root_ratios.items():
-        bound, limit = measurement.root_upper_bound_ratios[workload], limits[workload]
-        figures = f"{ratio:>11.3f}  {bound:>7.3f}  {limit:>5g}"
-        yield f"  {workload:<{width}}  {figures}  {'kept' if bound <= limit else 'EXCEEDED'}"
+    for workload, latency_s in node.latencies_s.items():
+        limit = ""
+        if measurement is not None and workload in of_root:
+            bound = measurement.root_upper_bound_ratios[workload]
+            kept = "kept" if bound <= limits[workload] else "EXCEEDED"
+            limit = f"  {of_root[workload]:>11.3f}  {bound:>7.3f}  {limits[workload]:>5g}  {kept}"
+        yield f"  {workload:<{width}}  {seconds(latency_s):>8}{limit}"
 
 
 def resource_lines(resources: Iterable[tuple[str, float]]) -> Iterator[str]:

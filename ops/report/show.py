@@ -4,15 +4,23 @@ from collections.abc import Iterable, Iterator
 
 from kernelbraid.events.audit import AuditCompleted
 from kernelbraid.events.state import Implementation, State
-from kernelbraid.events.values import Check, Measurement, Workload
-from kernelbraid.ops.report.dossier import Dossier
-from kernelbraid.ops.report.figures import plain, seconds, size, times
+from kernelbraid.events.values import Correctness, Workload
+from kernelbraid.ops.report.dossier import Dossier, Exhibits
+from kernelbraid.ops.report.evidence import (
+    blocks_line,
+    check_lines,
+    environment_lines,
+    evidence_lines,
+    log_lines,
+    measurement_lines,
+    resource_lines,
+    workload_lines,
+)
+from kernelbraid.ops.report.figures import plain, seconds, times
 from kernelbraid.ops.report.outcome import standing_line
 from kernelbraid.projections.lineage import ASCII, UNICODE, Lineage, tree_lines
 from kernelbraid.projections.summary import BudgetSummary, CampaignSummary
 from kernelbraid.projections.timeline import entry
-
-LOG_TAIL_LINES = 12
 
 
 def campaign_lines(summary: CampaignSummary, graph: Lineage, unicode: bool) -> Iterator[str]:
@@ -64,19 +72,23 @@ def _budget(budget: BudgetSummary) -> str:
 # --- one implementation --------------------------------------------------------------------------------------------
 
 
-def implementation_lines(found: Dossier, log: str) -> Iterator[str]:
-    """All evidence about one implementation; `log` is what builder and runner printed in its last audit."""
+def implementation_lines(found: Dossier, shown: Exhibits, *, whole_log: bool = False) -> Iterator[str]:
+    """All evidence about one implementation, the verdict first."""
     node = found.state.implementations[found.implementation]
     yield from _identity(found, node)
     if found.audit is not None:
-        yield from _audit(found.audit, node, found.state.specified().contract.workloads)
+        yield from _verdict(found.audit, node)
+    if node.latencies_s:
+        yield from _timing(found.state.specified().contract.workloads, node, shown)
+    if node.resources:
+        yield from ("", "artifact", *resource_lines(sorted(node.resources.items())))
     yield from _regions(found.state, node)
     yield from ("", "in the log")
     yield from (f"  {item.position:>5}  {item.actor:<8}  {plain(entry(item).what, 160)}" for item in found.records)
-    if log:
-        tail = log.splitlines()[-LOG_TAIL_LINES:]
-        yield from ("", f"output of builder and runner (last {len(tail)} lines)")
-        yield from (f"  {plain(line, 160)}" for line in tail)
+    if found.environment is not None:
+        yield from ("", "measured on", *environment_lines(found.environment))
+    yield from log_lines(shown.log, whole=whole_log)
+    yield from (f"(not in this store: {what})" for what in shown.missing)
 
 
 def _identity(found: Dossier, node: Implementation) -> Iterator[str]:
@@ -93,39 +105,23 @@ def _identity(found: Dossier, node: Implementation) -> Iterator[str]:
         yield f"  settles anew    {', '.join(found.submitted.contract_items)}"
 
 
-def _audit(audit: AuditCompleted, node: Implementation, workloads: Iterable[Workload]) -> Iterator[str]:
+def _verdict(audit: AuditCompleted, node: Implementation) -> Iterator[str]:
     result = f", {node.performance}" if node.performance else ""
-    yield from ("", f"audit: {audit.verdict}{result}, in {seconds(audit.elapsed_s)}")
-    if audit.evidence:
-        yield f"  {plain(audit.evidence, 200)}"
-    yield from (f"  {_check(check)}" for check in audit.checks)
+    stages = (("build", audit.build_s), ("checks", audit.check_s), ("timing", audit.timing_s))
+    took = ", ".join(f"{name} {seconds(time_s)}" for name, time_s in stages if time_s)
+    yield from ("", f"audit: {audit.verdict}{result} ({took or 'at once'})")
+    if audit.verdict is not Correctness.VERIFIED:
+        yield from evidence_lines(audit.evidence)
+    if audit.checks:
+        yield from ("", "checks", *check_lines(audit.checks))
+
+
+def _timing(workloads: Iterable[Workload], node: Implementation, shown: Exhibits) -> Iterator[str]:
+    yield from ("", "timing, by weighted latency")
     if node.measurement is not None:
-        yield from _measurement(node.measurement, workloads)
-    yield from (f"  {workload:<28}{seconds(time_s):>10}" for workload, time_s in node.latencies_s.items())
-    yield from (f"  {name:<28}{_resource(name, value):>10}" for name, value in node.resources.items())
-
-
-def _check(check: Check) -> str:
-    evidence = f": {plain(check.evidence, 160)}" if check.evidence and not check.passed else ""
-    return f"{'ok  ' if check.passed else 'FAIL'}  {check.name} ({check.cases} cases){evidence}"
-
-
-def _measurement(measurement: Measurement, workloads: Iterable[Workload]) -> Iterator[str]:
-    yield "timing"
-    bound = f"at most {measurement.upper_bound_ratio:.4f}, needs {1 - measurement.delta_ratio:.4f}"
-    yield f"  {measurement.ratio:.4f} of {measurement.incumbent} ({bound})"
-    if measurement.confirmation is not None and measurement.alpha is not None:
-        yield f"  confirmation {measurement.confirmation} at alpha {measurement.alpha:.2g}"
-    else:
-        yield "  the screen ruled a gain out"
-    limits = {workload.name: workload.limit_ratio for workload in workloads}
-    for workload, ratio in measurement.root_ratios.items():
-        most = measurement.root_upper_bound_ratios[workload]
-        yield f"  {workload:<28}{ratio:.3f} of the root, at most {most:.3f}, limit {limits[workload]:g}"
-
-
-def _resource(name: str, value: float) -> str:
-    return size(value) if name.endswith("_bytes") else f"{value:g}"
+        yield from measurement_lines(node.measurement)
+    yield from (blocks_line(stage, blocks) for stage, blocks in shown.sessions.items())
+    yield from ("", *workload_lines(node, workloads))
 
 
 def _regions(state: State, node: Implementation) -> Iterator[str]:

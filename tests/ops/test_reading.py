@@ -9,6 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from kernelbraid.events.registry import BY_NAME
 from kernelbraid.events.state import fold
 from kernelbraid.events.store import open_store
+from kernelbraid.kernels.audit.outcome import Candidate, Correctness, Verdict
+from kernelbraid.kernels.audit.simulated import SimulatedHarness
+from kernelbraid.ops.wiring import Wiring
 from kernelbraid.projections.digest import state_digest
 from kernelbraid.projections.summary import summary
 from tests.ops.conftest import AUDITS, CAMPAIGN, Cli, call
@@ -49,7 +52,14 @@ def test_show_of_an_implementation_has_all_its_evidence(cli: Cli) -> None:
     text = cli("show", CAMPAIGN, "i0001").stdout
     found = json.loads(cli("show", CAMPAIGN, "i0001", "--json").stdout)
 
-    for word in ("parents", "falsified if", "audit: verified", "agreement (24 cases)", "regions against", "text_bytes"):
+    for word in (
+        "parents",
+        "falsified if",
+        "audit: verified",
+        "agreement            24 cases",
+        "regions against",
+        "text_bytes",
+    ):
         assert word in text
     assert "note: vectorised" in text
     assert found["audits"][0]["verdict"] == "verified"
@@ -144,3 +154,58 @@ def test_a_missing_store_is_not_made_by_looking(tmp_path: Path) -> None:
 
     assert result.exit_code == 3
     assert not (tmp_path / "none.db").exists()
+
+
+def failing_run(store: Path) -> tuple[str, str]:
+    """A campaign with an implementation that failed, whose evidence is several lines long; their names."""
+
+    def failure(candidate: Candidate) -> Verdict | None:
+        return Correctness.DISAGREEMENT if candidate.name == "i0001" else None
+
+    wiring = Wiring(lambda operator, target: SimulatedHarness(operator, 0, failure=failure))
+    assert call(store, "run", "linear", "--name", "failing", "--audits", "2", wiring=wiring).exit_code == 0
+    return "failing", "i0001"
+
+
+def test_show_of_a_failed_implementation_begins_with_why(cli: Cli, store: Path) -> None:
+    name, implementation = failing_run(store)
+
+    lines = cli("show", name, implementation).stdout.splitlines()
+    verdict = next(number for number, line in enumerate(lines) if line.startswith("audit: disagreement"))
+
+    assert lines[verdict + 1] == "  simulated: disagreement was injected"
+    assert "  FAIL  simulated       1 cases" in lines
+    assert not any(line.startswith("timing") for line in lines)
+    assert json.loads(cli("show", name, implementation, "--json").stdout)["evidence"] == lines[verdict + 1].strip()
+
+
+def test_show_of_an_implementation_tells_how_it_was_timed_and_where(cli: Cli) -> None:
+    best = cli("show", CAMPAIGN, "best").stdout
+    found = json.loads(cli("show", CAMPAIGN, "best", "--json").stdout)
+
+    assert "  confirmation      k = " in best
+    assert "  confirmation      8 groups; samples a group: incumbent and candidate 2 x 4, root 1 x 1" in best
+    assert "of the root  at most  limit" in best
+    assert "  compiler          simulated" in best
+    assert found["sessions"]["confirmation"]["groups"] == 8
+    assert len(found["sessions"]["confirmation"]["floor_s"]) == 8
+    assert found["environment"]["compiler"] == "simulated"
+    assert set(found["limits"]) == set(found["latencies_s"])
+
+
+def test_show_of_the_root_has_its_qualification(cli: Cli) -> None:
+    assert "  qualification     4 groups; " in cli("show", CAMPAIGN, "i0000").stdout
+
+
+def test_show_prints_the_end_of_the_output_unless_all_of_it_is_asked_for(cli: Cli) -> None:
+    def printed(*arguments: str) -> list[str]:
+        lines = cli("show", CAMPAIGN, "i0001", *arguments).stdout.splitlines()
+        return lines[next(n for n, line in enumerate(lines) if line.startswith("output of builder")) :]
+
+    tail, whole = printed(), printed("--log")
+
+    assert len(tail) == 1 + 12
+    assert tail[0].startswith("output of builder and runner, last 12 of ")
+    assert whole[0] == "output of builder and runner"
+    assert whole[-12:] == tail[-12:]
+    assert "candidate.c:0: note" in whole[1]
