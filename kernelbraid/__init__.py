@@ -6,8 +6,10 @@ The same as the command line, from Python:
     summary = run("attention", store=open_store(), audits=40)
 """
 
+from kernelbraid.agents.audit import AuditReport, audit
 from kernelbraid.agents.forking import fork
 from kernelbraid.agents.replay import ReplayReport, replay_strict
+from kernelbraid.agents.requalify import Requalification, requalify
 from kernelbraid.agents.search import Strategies, catalogue_strategies, note, pause, resume, run, stop
 from kernelbraid.events.errors import KernelbraidError
 from kernelbraid.events.state import State, fold
@@ -18,12 +20,15 @@ from kernelbraid.projections.summary import CampaignSummary, summary
 __version__ = "0.1.0"
 
 __all__ = [
+    "AuditReport",
     "CampaignSummary",
     "KernelbraidError",
     "ReplayReport",
+    "Requalification",
     "State",
     "Store",
     "Strategies",
+    "audit",
     "catalogue_strategies",
     "fold",
     "fork",
@@ -31,6 +36,7 @@ __all__ = [
     "open_store",
     "pause",
     "replay_strict",
+    "requalify",
     "resume",
     "run",
     "state_digest",

@@ -12,12 +12,15 @@ import kernelbraid
 REPOSITORY = Path(__file__).resolve().parents[1]
 ROOMS = ("agents", "events", "kernels", "ops", "projections")
 DOOR = [
+    "AuditReport",
     "CampaignSummary",
     "KernelbraidError",
     "ReplayReport",
+    "Requalification",
     "State",
     "Store",
     "Strategies",
+    "audit",
     "catalogue_strategies",
     "fold",
     "fork",
@@ -25,6 +28,7 @@ DOOR = [
     "open_store",
     "pause",
     "replay_strict",
+    "requalify",
     "resume",
     "run",
     "state_digest",
