@@ -19,7 +19,8 @@ from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
 HERE = Path(__file__).parent
 _FLAGS = ("-std=gnu17", "-O2", "-Wall", "-Wextra")
 _SHARED = ("-shared", "-fPIC")
-_PROGRAMS = {"runner": (), "builder": (), "stopwatch": _SHARED, "box": _SHARED}
+_FASTEST = ("-O3", "-march=native", "-ffp-contract=fast")
+_PROGRAMS = {"runner": (), "builder": (), "stopwatch": _SHARED, "box": _SHARED, "ceilings": _FASTEST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Native:
     stopwatch: Path
     box: Path
     """For processes that run a candidate's Python."""
+    ceilings: Path
+    """Measures what no kernel can beat here."""
 
 
 def native_programs(compiler: CCompiler) -> Native:
@@ -43,7 +46,7 @@ def native_programs(compiler: CCompiler) -> Native:
     for name, flags in _PROGRAMS.items():
         if not (folder / name).is_file():
             _compile(compiler, name, flags, folder)
-    return Native(folder / "runner", folder / "builder", folder / "stopwatch", folder / "box")
+    return Native(*(folder / name for name in _PROGRAMS))
 
 
 def cache_folder() -> Path:
