@@ -9,6 +9,7 @@ The tables of an operator.toml describe the target `cpu`. `[target.NAME]` descri
 the table of that name, what it leaves out is shared.
 """
 
+import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -74,6 +75,8 @@ class Workload:
     dims: Mapping[str, int]
     weight: float
     limit_ratio: float
+    operations: float = 0.0
+    """Floating-point operations that every implementation must do; 0 where they are not declared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +295,14 @@ def _entry(raw: dict[str, Any]) -> Entry:
 
 
 def _workload(raw: dict[str, Any]) -> Workload:
-    return Workload(raw["name"], raw["entry"], _frozen(raw["dims"]), float(raw["weight"]), float(raw["limit_ratio"]))
+    return Workload(
+        raw["name"],
+        raw["entry"],
+        _frozen(raw["dims"]),
+        float(raw["weight"]),
+        float(raw["limit_ratio"]),
+        float(raw.get("operations", 0)),
+    )
 
 
 def _frozen(dims: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -313,6 +323,8 @@ def _problems(operator: Operator, symbols: set[str]) -> Iterator[str]:
     yield from _repeated("workload", [workload.name for workload in operator.workloads])
     if any(workload.weight <= 0 or workload.limit_ratio < 1 for workload in operator.workloads):
         yield "a workload needs a positive weight and a limit_ratio of at least 1"
+    if any(not 0 <= workload.operations < math.inf for workload in operator.workloads):
+        yield "a workload has as many operations as must be done: none, or a positive number"
 
 
 def _pairs(operator: Operator) -> tuple[Check | Hidden, ...]:
