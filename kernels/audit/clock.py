@@ -5,7 +5,6 @@ fingerprint of an earlier call says anything about this one. Now and then a time
 runner; all such copies are made again in a process that was never timed and must have the same bits.
 """
 
-import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,14 +19,14 @@ from numpy.typing import NDArray
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.comparison import Bits, first_difference, inaccuracy, widened
 from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
-from kernelbraid.kernels.audit.layout import DTYPES, Layout, plan_layout
+from kernelbraid.kernels.audit.layout import Layout, plan_layout
 from kernelbraid.kernels.audit.memory import Inputs
 from kernelbraid.kernels.audit.native import Elapsed
 from kernelbraid.kernels.audit.outcome import CANDIDATE, Blocks, Correctness, Infrastructure
 from kernelbraid.kernels.audit.plan import Plan
 from kernelbraid.kernels.audit.runner import Launcher, Runner
 from kernelbraid.kernels.operators.cases import Arrays, Call, Reference
-from kernelbraid.kernels.operators.operator import Entry, Operator, Workload
+from kernelbraid.kernels.operators.operator import Operator, Workload
 
 FLOOR = "empty"
 MESSAGE_NS = 500_000
@@ -37,8 +36,6 @@ COLD_NS = 2_000_000
 MOST_TRIES = 2
 WAITED_NS = 25_000
 """A runner that was off its core for longer than a message's own wait was disturbed by another process."""
-MOST_BYTES_PER_S = 2e12
-"""No core reads and writes its first-level cache faster: what is faster did not touch its data."""
 COPIES_PER_GROUP = 4
 _SPLICE = 1 / 8
 """Largest part of a tensor that changes before each message."""
@@ -362,25 +359,6 @@ def joined(first: Blocks, second: Blocks) -> Blocks:
         floor_ns=np.concatenate([first.floor_ns, second.floor_ns]),
         orders=np.concatenate([first.orders, second.orders]),
     )
-
-
-def impossible(operator: Operator, blocks: Blocks, arm: str) -> str | None:
-    """Evidence when a workload was faster than its tensors can be moved through any core's first-level cache.
-
-    The message's own cost is left in, so that no error of the floor can make a sound candidate look impossible.
-    """
-    for index, (workload, calls) in enumerate(zip(operator.workloads, blocks.calls, strict=True)):
-        taken_s = float(np.median(blocks.samples_ns[arm][:, :, index])) * 1e-9 / calls
-        moved = _moved_bytes(operator.entry(workload.entry), workload.dims)
-        if taken_s < moved / MOST_BYTES_PER_S:
-            least_s = moved / MOST_BYTES_PER_S
-            return f"{workload.name} took {taken_s:.3g} s, moving its {moved} bytes takes at least {least_s:.3g} s"
-    return None
-
-
-def _moved_bytes(entry: Entry, dims: Mapping[str, int]) -> int:
-    tensors = (*entry.inputs, *entry.outputs)
-    return sum(math.prod(tensor.resolve(dims)) * DTYPES[tensor.dtype].itemsize for tensor in tensors)
 
 
 def drowned(blocks: Blocks) -> str | None:

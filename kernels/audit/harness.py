@@ -17,11 +17,11 @@ from types import MappingProxyType
 from typing import Self
 
 from kernelbraid.kernels.audit import environment as machine
-from kernelbraid.kernels.audit import lock, plan, statistics
+from kernelbraid.kernels.audit import lock, physics, plan, statistics
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.build import Builder
 from kernelbraid.kernels.audit.checks import Checker, Tally, cases_of
-from kernelbraid.kernels.audit.clock import Session, drowned, impossible
+from kernelbraid.kernels.audit.clock import Session, drowned
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.memory import Inputs
@@ -78,6 +78,7 @@ class Harness:
         self._compiler_stamp = _stamp(Path(self._compiler.prefix[0]))
         self._native = native_programs(self._compiler)
         self._stopwatch = Stopwatch(self._native.stopwatch)
+        self._ceilings = physics.ceilings(self._native.ceilings)
         self._scratch = scratch_folder()
         self._weights = {workload.name: workload.weight for workload in operator.workloads}
         self._symbols = [entry.symbol for entry in operator.entries]
@@ -100,6 +101,7 @@ class Harness:
             sandbox=self._sandbox.kind.value,
             harness_digest=machine.harness_digest(),
             toolchain_digest=self._compiler.digest,
+            physics=self._ceilings,
         )
 
     def qualify(self, root: Candidate, baselines: Sequence[Candidate]) -> Qualification:
@@ -281,10 +283,10 @@ class Harness:
     def _believe(self, session: Session, blocks: Blocks, progress: "Progress") -> None:
         """Raises CandidateFailed when timed outputs differ from untimed ones, or a time is impossible."""
         progress.tally.passed["timed_outputs"] += session.verify_copies(MOST_REFERENCES)
+        if evidence := physics.impossible(self.operator, blocks, CANDIDATE, self._ceilings):
+            raise CandidateFailed(Correctness.FASTER_THAN_POSSIBLE, evidence)
         if evidence := drowned(blocks):
             raise InfrastructureFailed(Infrastructure.DEVICE_FAULT, evidence)
-        if evidence := impossible(self.operator, blocks, CANDIDATE):
-            raise CandidateFailed(Correctness.FASTER_THAN_POSSIBLE, evidence)
 
     def _time_baselines(self, progress: "Progress", baselines: Sequence[Candidate], left_out: dict[str, str]) -> Blocks:
         assert progress.artifact is not None, "the root was built"

@@ -15,9 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
+
 from kernelbraid.kernels.audit import environment as machine
 from kernelbraid.kernels.audit.layout import DTYPES
 from kernelbraid.kernels.audit.native import cache_folder
+from kernelbraid.kernels.audit.outcome import Blocks
 from kernelbraid.kernels.operators.operator import Operator, Workload
 
 NAMES = ("bandwidth_bytes_per_s", "flop_per_s", "call_floor_s")
@@ -51,6 +54,22 @@ def least_s(operator: Operator, workload: Workload, found: Mapping[str, float]) 
         f"to do its {workload.operations:.0f} operations": workload.operations / (SLACK * found["flop_per_s"]),
         "to be called": found["call_floor_s"] / SLACK,
     }
+
+
+def impossible(operator: Operator, blocks: Blocks, arm: str, found: Mapping[str, float]) -> str | None:
+    """Evidence when an arm was faster on a workload than this machine can be; None when it was not.
+
+    The message's own cost is left in, so that no error of the floor can make a sound candidate look impossible.
+    """
+    for index, (workload, calls) in enumerate(zip(operator.workloads, blocks.calls, strict=True)):
+        message_ns = float(np.median(blocks.samples_ns[arm][:, :, index]))
+        taken_s = message_ns * 1e-9 / calls
+        what, due_s = max(least_s(operator, workload, found).items(), key=lambda item: item[1])
+        if taken_s < due_s:
+            return f"workload {workload.name} took {taken_s:.3g} s a call; {what} takes at least {due_s:.3g} s here"
+        if message_ns <= (floor_ns := float(np.median(blocks.floor_ns))):
+            return f"workload {workload.name}: a message took {message_ns:.0f} ns, one that does nothing {floor_ns:.0f}"
+    return None
 
 
 def _key(program: Path) -> str:
