@@ -54,7 +54,7 @@ CHUNK_PRODUCT = "def product(x, w, row, out, first, rows, width, outs, BLOCK_K: 
 PRODUCT_TEXT = (
     '    """float32 sums of the tile of y at these rows and outs, from x [rows, width] and w [outs, width]."""\n'
 )
-CHUNK_TEXT = '    """float32 sums over one chunk of k; the chunks are added first to last, the first to zero, on both paths."""\n'
+CHUNK_TEXT = '    """float32 sums over one chunk of k; chunks are added first to last, from zero, on both paths."""\n'
 FULL_TOTAL = "    total = product(x, w, row, out, rows, width, outs, BLOCK_K)\n"
 FULL_CHUNKS = """\
     total = tl.zeros([ROWS, OUTS], tl.float32)
@@ -195,9 +195,9 @@ def _chunk_mechanism(size: int, gain_ratio: float) -> Mechanism:
     return Mechanism(
         name=f"k_chunks_{size}",
         scope="joint",
-        summary=f"sums of {size} products each, added in order: in registers, or after parallel blocks by a second kernel",
+        summary=f"sums of {size} products, added in order: in registers, or after parallel blocks by a second kernel",
         rationale="A long sum for few rows keeps few multiprocessors busy; chunks of it run side by side.",
-        numerical_risks="Products are added in another order; both paths must cut at the same k and add first to last.",
+        numerical_risks="Products are added in another order; both paths must cut at the same k, add first to last.",
         falsification="No lower weighted latency, or full and decode rows that differ in a bit.",
         expected_gain_ratio=gain_ratio,
         edit=partial(_chunks, size),
