@@ -13,6 +13,7 @@ HERE = Path(__file__).parent
 dots, softmax, schedules = (load_module(HERE / f"{name}.py") for name in ("dots", "softmax", "schedules"))
 
 LANES = "lanes_4|lanes_8|lanes_16"
+BATCHED = ("batched_lane_sum", "batched_lane_sum_8")
 NO_RISK = "None: every element goes through the same operations in the same order."
 
 
@@ -36,10 +37,16 @@ def registers_of(bits: int, sentence: str) -> Evidence:
     return lambda facts: f"{sentence}; {facts.simd_bits}-bit registers" if facts.simd_bits >= bits else None
 
 
+def registers_between(bits: int, less: int, sentence: str) -> Evidence:
+    """Evidence on machines whose vector registers are that wide, and not as wide as `less`."""
+    wide = registers_of(bits, sentence)
+    return lambda facts: wide(facts) if facts.simd_bits < less else None
+
+
 def widening_shows(facts: Facts) -> str | None:
     """bfloat16 costs clearly more than float32, or the dot product no longer hides what widening costs."""
     share = facts.share_ratio.get("bfloat16", 0.0)
-    if share < 0.05 or (share < 0.6 and "batched_lane_sum" not in facts.applied):
+    if share < 0.05 or (share < 0.6 and not facts.applied.intersection(BATCHED)):
         return None
     return f"bfloat16 takes {share:.0%} of the time, and every use of an element widens it again"
 
@@ -72,7 +79,7 @@ DOT_MECHANISMS = (
         falsification="No gain: the sum of eight lanes costs what the shorter loop saves.",
         expected_gain_ratio=1.2,
         edit=dots.lanes_8,
-        evidence=registers_of(128, "a register holds eight elements, or two registers do"),
+        evidence=registers_of(256, "a register holds eight elements"),
         contract=("dot_order", "weight_sum_order"),
         requires=("lanes_4",),
     ),
@@ -85,9 +92,10 @@ DOT_MECHANISMS = (
         falsification="The batched lane sum on top of it brings no gain either.",
         expected_gain_ratio=0.88,
         edit=dots.lanes_16,
-        evidence=registers_of(128, "opens the sum of sixteen keys' lanes in one tree"),
+        evidence=registers_of(512, "opens the sum of sixteen keys' lanes in one tree"),
         contract=("dot_order", "weight_sum_order"),
         requires=("lanes_8",),
+        excludes=("batched_lane_sum_8",),
     ),
     Mechanism(
         name="batched_lane_sum",
@@ -104,6 +112,20 @@ DOT_MECHANISMS = (
         opened_by=("lanes_16",),
     ),
     Mechanism(
+        name="batched_lane_sum_8",
+        scope="joint",
+        summary="Eight keys at a time, their lanes added together by one tree of folds",
+        rationale="Seven vector additions sum eight keys, where each key took seven dependent scalar ones.",
+        numerical_risks="Lanes are added by halves, not in order; a partial group reads its last key again.",
+        falsification="No gain over eight lanes: shuffles cost what the additions did.",
+        expected_gain_ratio=1.12,
+        edit=dots.batched_lane_sum_8,
+        evidence=registers_between(256, 512, "each key's eight lanes are added one after another"),
+        contract=("dot_order",),
+        requires=("lanes_8",),
+        excludes=("lanes_16",),
+    ),
+    Mechanism(
         name="key_group",
         scope="joint",
         summary="Four keys share each load of the query, their sums side by side in registers",
@@ -114,7 +136,7 @@ DOT_MECHANISMS = (
         edit=dots.key_group,
         evidence=always("each key loads the query again"),
         requires=(LANES,),
-        excludes=("batched_lane_sum",),
+        excludes=BATCHED,
     ),
     Mechanism(
         name="fused_multiply_add",
@@ -127,7 +149,7 @@ DOT_MECHANISMS = (
         edit=dots.fused_multiply_add,
         evidence=registers_of(256, "every product is followed by its addition, and such registers come with FMA"),
         contract=("fma",),
-        requires=("batched_lane_sum",),
+        requires=("|".join(BATCHED),),
         opened_by=("value_registers",),
     ),
     Mechanism(
@@ -170,7 +192,7 @@ SOFTMAX_MECHANISMS = (
         evidence=always("the maximum is one chain of comparisons"),
         contract=("max_order",),
         requires=(LANES,),
-        opened_by=("batched_lane_sum",),
+        opened_by=BATCHED,
     ),
     Mechanism(
         name="lane_weight_sum",
@@ -184,7 +206,7 @@ SOFTMAX_MECHANISMS = (
         evidence=always("the weights' sum is one chain of additions"),
         contract=("weight_sum_order",),
         requires=(LANES,),
-        opened_by=("polynomial_exp", "batched_lane_sum"),
+        opened_by=("polynomial_exp", *BATCHED),
     ),
     Mechanism(
         name="value_registers",
@@ -236,7 +258,7 @@ SCHEDULE_MECHANISMS = (
         expected_gain_ratio=0.9,
         edit=schedules.unpacked_tile,
         evidence=widening_shows,
-        opened_by=("batched_lane_sum",),
+        opened_by=BATCHED,
     ),
     Mechanism(
         name="query_tile",
@@ -249,7 +271,7 @@ SCHEDULE_MECHANISMS = (
         edit=schedules.query_tile,
         evidence=on_path("full", "every row opens, and widens, every tile again"),
         requires=("unpacked_tile",),
-        opened_by=("unpacked_tile", "batched_lane_sum"),
+        opened_by=("unpacked_tile", *BATCHED),
     ),
     Mechanism(
         name="row_group",
@@ -262,7 +284,7 @@ SCHEDULE_MECHANISMS = (
         edit=schedules.row_group,
         evidence=on_path("full", "every row loads every value"),
         requires=("query_tile", "value_registers"),
-        opened_by=("batched_lane_sum",),
+        opened_by=BATCHED,
     ),
     Mechanism(
         name="whole_tiles_full",
@@ -288,7 +310,7 @@ SCHEDULE_MECHANISMS = (
         edit=schedules.heads_together,
         evidence=on_path("decode", "every query head opens, and widens, every tile again"),
         requires=("unpacked_tile",),
-        opened_by=("unpacked_tile", "batched_lane_sum"),
+        opened_by=("unpacked_tile", *BATCHED),
     ),
     Mechanism(
         name="head_pair",
@@ -312,7 +334,7 @@ SCHEDULE_MECHANISMS = (
         expected_gain_ratio=1.02,
         edit=schedules.aligned_rows,
         evidence=always("query and output begin twelve bytes into the row"),
-        opened_by=("lanes_16", "batched_lane_sum"),
+        opened_by=("lanes_16", *BATCHED),
     ),
     Mechanism(
         name="kv_tile_128",

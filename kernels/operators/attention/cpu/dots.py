@@ -23,6 +23,13 @@ INLINE float dot(const float *query, struct tile tile, int64_t key)
 """
 
 LANE_TYPES = """
+// Before a loop whose count is a constant: its body as often, so that an array it walks stays in registers.
+#ifdef __clang__
+#define UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define UNROLLED _Pragma("GCC unroll 16")
+#endif
+
 // Neighbouring elements of a row that one instruction takes together.
 enum { LANES = 4 };
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
@@ -88,11 +95,11 @@ INLINE void score_tile(float *scores, const struct row *row, struct tile tile, i
         lanes sums[KEY_GROUP] = {{0}};
         for (int64_t d = 0; d < tile.head_dim; d += LANES) {
             const lanes query = load_lanes(row->query, d, F32);
-#pragma GCC unroll 16
+UNROLLED
             for (int64_t i = 0; i < KEY_GROUP; i++)
                 sums[i] = multiply_add_lanes(query, keys_of(tile, key + i, d), sums[i]);
         }
-#pragma GCC unroll 16
+UNROLLED
         for (int64_t i = 0; i < KEY_GROUP; i++)
             scores[key + i] = sum_of_lanes(sums[i]) * row->scale;
     }
@@ -101,22 +108,7 @@ INLINE void score_tile(float *scores, const struct row *row, struct tile tile, i
 }
 """
 
-BATCHED_DOT = """\
-// Adds the upper half of each operand's lanes to its lower half, and interleaves the two results.
-INLINE lanes fold(lanes a, lanes b)
-{
-    const lanes lower = {a[0], b[0], a[1], b[1], a[2], b[2], a[3], b[3],
-                         a[4], b[4], a[5], b[5], a[6], b[6], a[7], b[7]};
-    const lanes upper = {a[8],  b[8],  a[9],  b[9],  a[10], b[10], a[11], b[11],
-                         a[12], b[12], a[13], b[13], a[14], b[14], a[15], b[15]};
-    return lower + upper;
-}
-
-// Four of the sixteen sums, every fourth from i on, folded twice.
-INLINE lanes fold_four(const lanes *sums, int i)
-{
-    return fold(fold(sums[i], sums[i + 8]), fold(sums[i + 4], sums[i + 12]));
-}
+FOUR_DOTS = """\
 
 // LANES running sums for each of four keys, lane l over the elements l, l + LANES, ...; a key beyond `last` is read
 // as `last`.
@@ -124,23 +116,64 @@ INLINE void four_dots(lanes *sums, const float *query, struct tile tile, int64_t
 {
     for (int64_t d = 0; d < tile.head_dim; d += LANES) {
         const lanes part = load_lanes(query, d, F32);
-#pragma GCC unroll 16
+UNROLLED
         for (int64_t i = 0; i < 4; i++)
             sums[i] = multiply_add_lanes(part, keys_of(tile, smaller(key + i, last), d), sums[i]);
     }
 }
 
+"""
+
+BATCHED_DOT = f"""\
+// Adds the upper half of each operand's lanes to its lower half, and interleaves the two results.
+INLINE lanes fold(lanes a, lanes b)
+{{
+    const lanes lower = {{a[0], b[0], a[1], b[1], a[2], b[2], a[3], b[3],
+                         a[4], b[4], a[5], b[5], a[6], b[6], a[7], b[7]}};
+    const lanes upper = {{a[8],  b[8],  a[9],  b[9],  a[10], b[10], a[11], b[11],
+                         a[12], b[12], a[13], b[13], a[14], b[14], a[15], b[15]}};
+    return lower + upper;
+}}
+
+// Four of the sixteen sums, every fourth from i on, folded twice.
+INLINE lanes fold_four(const lanes *sums, int i)
+{{
+    return fold(fold(sums[i], sums[i + 8]), fold(sums[i + 4], sums[i + 12]));
+}}
+{FOUR_DOTS}\
 // Lane i is the dot product with key + i, or with `last` if that lies beyond. The lanes of all sixteen running
 // sums are added together, folded by halves: l with l + 8, + 4, + 2, + 1.
 INLINE lanes dots(const float *query, struct tile tile, int64_t key, int64_t last)
-{
-    lanes sums[LANES] = {{0}};
+{{
+    lanes sums[LANES] = {{{{0}}}};
     four_dots(&sums[0], query, tile, key, last);
     four_dots(&sums[4], query, tile, key + 4, last);
     four_dots(&sums[8], query, tile, key + 8, last);
     four_dots(&sums[12], query, tile, key + 12, last);
     return fold(fold(fold_four(sums, 0), fold_four(sums, 2)), fold(fold_four(sums, 1), fold_four(sums, 3)));
-}
+}}
+"""
+
+BATCHED_DOT_8 = f"""\
+// Adds the upper half of each operand's lanes to its lower half, and interleaves the two results.
+INLINE lanes fold(lanes a, lanes b)
+{{
+    const lanes lower = {{a[0], b[0], a[1], b[1], a[2], b[2], a[3], b[3]}};
+    const lanes upper = {{a[4], b[4], a[5], b[5], a[6], b[6], a[7], b[7]}};
+    return lower + upper;
+}}
+{FOUR_DOTS}\
+// Lane i is the dot product with key + i, or with `last` if that lies beyond. The lanes of all eight running sums
+// are added together, folded by halves: l with l + 4, + 2, + 1.
+INLINE lanes dots(const float *query, struct tile tile, int64_t key, int64_t last)
+{{
+    lanes sums[LANES] = {{{{0}}}};
+    four_dots(&sums[0], query, tile, key, last);
+    four_dots(&sums[4], query, tile, key + 4, last);
+    const lanes even = fold(fold(sums[0], sums[4]), fold(sums[2], sums[6]));
+    const lanes odd = fold(fold(sums[1], sums[5]), fold(sums[3], sums[7]));
+    return fold(even, odd);
+}}
 """
 
 BATCHED_SCORES = """\
@@ -192,7 +225,16 @@ def lanes_16(sources: Sources) -> Sources:
 
 def batched_lane_sum(sources: Sources) -> Sources:
     """Sixteen keys at a time, whose lanes are summed by one tree of folds."""
-    edited = swap_region(sources, "dot", LANE_DOT, BATCHED_DOT)
+    return _batched(sources, BATCHED_DOT)
+
+
+def batched_lane_sum_8(sources: Sources) -> Sources:
+    """Eight keys of eight lanes at a time, summed the same way."""
+    return _batched(sources, BATCHED_DOT_8)
+
+
+def _batched(sources: Sources, new: str) -> Sources:
+    edited = swap_region(sources, "dot", LANE_DOT, new)
     return _scored(edited, (ROOT_SCORES, KEY_GROUP_SCORES), BATCHED_SCORES)
 
 

@@ -77,22 +77,22 @@ INLINE void accumulate_group_part(struct row *rows, float (*weights)[KV_TILE], s
                                   int64_t d, int64_t width)
 {
     lanes sums[ROW_GROUP][GROUP_WIDE / LANES];
-#pragma GCC unroll 16
+UNROLLED
     for (int64_t row = 0; row < ROW_GROUP; row++)
-#pragma GCC unroll 16
+UNROLLED
         for (int64_t i = 0; i < width / LANES; i++)
             sums[row][i] = load_lanes(rows[row].output, d + i * LANES, F32);
     for (int64_t key = 0; key < count; key++)
-#pragma GCC unroll 16
+UNROLLED
         for (int64_t i = 0; i < width / LANES; i++) {
             const lanes values = values_of(tile, key, d + i * LANES);
-#pragma GCC unroll 16
+UNROLLED
             for (int64_t row = 0; row < ROW_GROUP; row++)
                 sums[row][i] = multiply_add_lanes(all_lanes(weights[row][key]), values, sums[row][i]);
         }
-#pragma GCC unroll 16
+UNROLLED
     for (int64_t row = 0; row < ROW_GROUP; row++)
-#pragma GCC unroll 16
+UNROLLED
         for (int64_t i = 0; i < width / LANES; i++)
             memcpy(rows[row].output + d + i * LANES, &sums[row][i], sizeof sums[row][i]);
 }
@@ -198,19 +198,19 @@ INLINE void accumulate_pair_part(struct row *rows, float (*weights)[KV_TILE], st
                                  int64_t d, int64_t width)
 {
     lanes first[WIDE / LANES], second[WIDE / LANES];
-#pragma GCC unroll 16
+UNROLLED
     for (int64_t i = 0; i < width / LANES; i++) {
         first[i] = load_lanes(rows[0].output, d + i * LANES, F32);
         second[i] = load_lanes(rows[1].output, d + i * LANES, F32);
     }
     for (int64_t key = 0; key < count; key++)
-#pragma GCC unroll 16
+UNROLLED
         for (int64_t i = 0; i < width / LANES; i++) {
             const lanes values = values_of(tile, key, d + i * LANES);
             first[i] = multiply_add_lanes(all_lanes(weights[0][key]), values, first[i]);
             second[i] = multiply_add_lanes(all_lanes(weights[1][key]), values, second[i]);
         }
-#pragma GCC unroll 16
+UNROLLED
     for (int64_t i = 0; i < width / LANES; i++) {
         memcpy(rows[0].output + d + i * LANES, &first[i], sizeof first[i]);
         memcpy(rows[1].output + d + i * LANES, &second[i], sizeof second[i]);

@@ -134,14 +134,14 @@ INLINE void accumulate_part(float *output, const float *weights, struct tile til
                             int64_t width)
 {
     lanes sums[WIDE / LANES];
-#pragma GCC unroll 16
+UNROLLED
     for (int64_t i = 0; i < width / LANES; i++)
         sums[i] = load_lanes(output, d + i * LANES, F32);
     for (int64_t key = 0; key < count; key++)
-#pragma GCC unroll 16
+UNROLLED
         for (int64_t i = 0; i < width / LANES; i++)
             sums[i] = multiply_add_lanes(all_lanes(weights[key]), values_of(tile, key, d + i * LANES), sums[i]);
-#pragma GCC unroll 16
+UNROLLED
     for (int64_t i = 0; i < width / LANES; i++)
         memcpy(output + d + i * LANES, &sums[i], sizeof sums[i]);
 }

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ def test_a_mechanism_on_its_first_legal_parent_is_verified(mechanism: Mechanism,
 @pytest.mark.parametrize("seed", range(2))
 def test_a_random_legal_composition_is_verified(seed: int, tmp_path: Path) -> None:
     names = legal_walk(seed)
-    assert len(names) >= len(CATALOGUE) - 1
+    assert len(names) >= len(CATALOGUE) - 3
     assert unverified(applied(names), tmp_path) == []
 
 
@@ -109,7 +110,8 @@ def test_a_mechanism_is_refused_where_its_precondition_is_missing() -> None:
 
 
 def test_every_mechanism_has_evidence_on_a_wide_machine_and_some_need_one() -> None:
-    assert all(mechanism.evidence(FACTS) for mechanism in CATALOGUE.values())
+    assert {name for name, mechanism in CATALOGUE.items() if not mechanism.evidence(FACTS)} == {"batched_lane_sum_8"}
+    assert CATALOGUE["batched_lane_sum_8"].evidence(replace(FACTS, simd_bits=256))
     narrow = Facts(frozenset(), {"full": 0.01, "decode": 0.99, "bfloat16": 0.3}, {}, 64, 16384)
     silent = {name for name, mechanism in CATALOGUE.items() if mechanism.evidence(narrow) is None}
     assert silent >= {"lanes_4", "fused_multiply_add", "query_tile", "unpacked_tile", "kv_tile_128"}
