@@ -36,6 +36,8 @@ FLAGS = (
     "-Wl,-z,now",
 )
 STACK_USAGE = "-fstack-usage"
+WHOLE_VECTORS = "-mprefer-vector-width=512"
+"""clang splits the 512-bit vectors of a source in halves on most processors, gcc takes them as they are written."""
 LIBRARIES = ("-lm",)
 VARIABLE = "CC"
 """Names the compiler to use and flags of the user's own, such as `clang` or `gcc -mno-avx512f`; ours come after."""
@@ -173,16 +175,32 @@ def _probe(plain: CCompiler) -> CCompiler:
         plain.cache.mkdir(parents=True, exist_ok=True)
     said = _told(plain, ("--version",))
     version = said.strip().splitlines()[0] if said.strip() else plain.version
-    flags = plain.flags if _refusal(plain, (STACK_USAGE,)) else (*plain.flags, STACK_USAGE)
-    if flags == plain.flags and (refusal := _refusal(plain, ())):
-        raise subprocess.SubprocessError(refusal)
+    macros = _macros(plain)
+    flags = (*plain.flags, *_accepted(plain, (STACK_USAGE, WHOLE_VECTORS) if _splits(macros) else (STACK_USAGE,)))
     digest = _digest(plain.name, version, plain.prefix, flags)
-    return replace(plain, version=version, flags=flags, digest=digest, simd_bits=_simd_bits(plain))
+    return replace(plain, version=version, flags=flags, digest=digest, simd_bits=_simd_bits(macros))
 
 
-def _simd_bits(compiler: CCompiler) -> int:
-    defined = set(re.findall(r"#define (\w+)", _told(compiler, (*compiler.flags, "-dM", "-E", "-x", "c", os.devnull))))
-    return max((bits for macro, bits in _SIMD_BITS.items() if macro in defined), default=_NARROWEST_SIMD_BITS)
+def _accepted(compiler: CCompiler, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the flags that it builds with. Raises SubprocessError when it builds nothing even without them."""
+    if not _refusal(compiler, wanted):
+        return wanted
+    if refusal := _refusal(compiler, ()):
+        raise subprocess.SubprocessError(refusal)
+    return tuple(flag for flag in wanted if not _refusal(compiler, (flag,)))
+
+
+def _splits(macros: set[str]) -> bool:
+    return macros >= {"__clang__", "__AVX512F__"}
+
+
+def _simd_bits(macros: set[str]) -> int:
+    return max((bits for macro, bits in _SIMD_BITS.items() if macro in macros), default=_NARROWEST_SIMD_BITS)
+
+
+def _macros(compiler: CCompiler) -> set[str]:
+    """What it defines by itself under its flags."""
+    return set(re.findall(r"#define (\w+)", _told(compiler, (*compiler.flags, "-dM", "-E", "-x", "c", os.devnull))))
 
 
 def _told(compiler: CCompiler, arguments: tuple[str, ...]) -> str:
