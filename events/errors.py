@@ -11,6 +11,7 @@ KernelbraidError
 │   ├── StoreReadOnly         the file or its folder cannot be written
 │   ├── StoreFull             the disk is full
 │   ├── StoreTooNew           written by a newer kernelbraid
+│   ├── FileRefused           a file that is no exported campaign
 │   ├── BlobMissing           a digest without its bytes
 │   └── NotDrivable           an ancestor's prefix, imported with a child
 ├── DriverPresent         another process drives the campaign
@@ -61,6 +62,10 @@ class StoreFull(StoreError):
 
 class StoreTooNew(StoreError):
     """A newer kernelbraid wrote the store."""
+
+
+class FileRefused(StoreError):
+    """A file to import is no exported campaign."""
 
 
 class BlobMissing(StoreError):

@@ -25,7 +25,9 @@ from kernelbraid.events.codec import Codec, parsed
 from kernelbraid.events.errors import (
     BlobMissing,
     CampaignExists,
+    FileRefused,
     LogDamaged,
+    NameRefused,
     StoreError,
     StoreTooNew,
 )
@@ -34,6 +36,7 @@ from kernelbraid.events.recorder import Advance, HeadRow, Recorder, Segment, che
 
 FORMAT = "kernelbraid-campaign"
 FORMAT_VERSION = 1
+GZIP_MAGIC = b"\x1f\x8b"
 LINE_BYTES_MOST = 1 << 28
 """Longest line read from a file; events take kilobytes, blobs a few megabytes."""
 
@@ -146,18 +149,22 @@ def import_file(recorder: Recorder, codec: Codec, key: bytes | None, path: Path)
     """Takes a file in, in one transaction, and returns its campaigns' names.
 
     A campaign that is there already must agree with the file as far as both reach; what the file has more is added.
-    Raises StoreError for a file that is no export, StoreTooNew, CampaignExists for another log under the same name,
+    Raises FileRefused for a file that is no export, StoreTooNew, CampaignExists for another log under the same name,
     LogDamaged, EventInvalid, BlobMissing.
     """
     try:
         with open(path, "rb") as raw, gzip.GzipFile(fileobj=raw) as file:
+            if raw.peek(len(GZIP_MAGIC))[: len(GZIP_MAGIC)] != GZIP_MAGIC:
+                raise FileRefused(f"{path} is no exported campaign: it is not gzip")
             header = _header(_line(file))
             with recorder.datastore.transaction(commit=True) as cursor:
                 _Import(recorder, cursor, codec, key, file).all(header)
     except FileNotFoundError as error:
         raise StoreError(f"there is no file {path}") from error
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise LogDamaged(f"{path} is damaged or no exported campaign: {error}") from error
+    except EOFError as error:
+        raise LogDamaged(f"{path} was cut short: it ends within its compressed data") from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise LogDamaged(f"{path} was changed: {error}") from error
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}") from error
     return tuple(campaign.name for campaign in header.campaigns)
@@ -221,7 +228,8 @@ class _Import:
         row = Row(exported.name, position, parsed(state)["type"], state)
         event = exam.look(row, exported.name)
         if exam.problems or exam.broken or event is None:
-            raise LogDamaged(f"{exported.name} {position}: the file's chain of hashes does not hold")
+            why = exam.problems[0].what if exam.problems else "the chain of hashes does not hold"
+            raise LogDamaged(f"{exported.name} {position} in the file: {why}")
         cited = event.at + 1 if isinstance(event, CampaignForked) else None
         if cited != (exported.start if position == exported.start > 1 else None):
             raise LogDamaged(f"{exported.name} {position}: the file's header and its events disagree about the fork")
@@ -264,14 +272,14 @@ def _header(line: bytes) -> Header:
     try:
         found = orjson.loads(line)
         if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise StoreError("the file is no exported campaign")
+            raise FileRefused("the file is gzip, but no exported campaign: its first line is not an export's header")
         if found.get("version") != FORMAT_VERSION:
             raise StoreTooNew(
                 f"the file has format version {found.get('version')}, this kernelbraid reads {FORMAT_VERSION}"
             )
         header = Header.model_validate(found)
     except (orjson.JSONDecodeError, ValidationError) as error:
-        raise StoreError(f"the file is no exported campaign: {error}") from error
+        raise FileRefused(f"the file is no exported campaign: {error}") from error
     _check_lineage(header)
     return header
 
@@ -280,7 +288,10 @@ def _check_lineage(header: Header) -> None:
     """Each campaign continues the one before it where that one ends, and the first begins at 1."""
     parent, upto = None, 0
     for campaign in header.campaigns:
-        check_name(campaign.name)
+        try:
+            check_name(campaign.name)
+        except NameRefused as error:
+            raise FileRefused(f"the file's header is wrong: {error}") from error
         if (campaign.parent, campaign.start) != (parent, upto + 1) or campaign.upto < campaign.start:
             raise LogDamaged(f"the file's header is wrong about where {campaign.name} begins")
         parent, upto = campaign.name, campaign.upto

@@ -12,6 +12,7 @@ from kernelbraid.events.errors import (
     Conflict,
     DriverPresent,
     EventInvalid,
+    FileRefused,
     KernelbraidError,
     LogDamaged,
     NameRefused,
@@ -55,6 +56,14 @@ class FolderTaken(OpsError):
     """A folder to write into holds something already."""
 
 
+class ImportDamaged(OpsError):
+    """A file to import is an export, but not as it was written."""
+
+
+class ImportClash(OpsError):
+    """The store holds another log under the name that a file brings."""
+
+
 class PortTaken(OpsError):
     """The metrics cannot be served on that port."""
 
@@ -83,6 +92,15 @@ _ENDINGS: tuple[tuple[type[Exception], Ending], ...] = (
         DriverPresent,
         Ending(ExitCode.DRIVEN, "`kernelbraid log CAMPAIGN --follow` watches it, `pause` or `stop` ends it"),
     ),
+    (
+        ImportDamaged,
+        Ending(
+            ExitCode.MISMATCH,
+            "nothing was imported: export the campaign again, or import it with a kernelbraid as new as its writer",
+        ),
+    ),
+    (ImportClash, Ending(ExitCode.FAILURE, "nothing was imported: choose another store with --store sqlite:///PATH")),
+    (FileRefused, Ending(ExitCode.FAILURE, "`kernelbraid export CAMPAIGN` writes a file that can be imported")),
     (Unavailable, Ending(ExitCode.USAGE)),
     (PolicyRefused, Ending(ExitCode.USAGE)),
     (NameRefused, Ending(ExitCode.USAGE, "choose another --name")),

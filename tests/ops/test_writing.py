@@ -1,6 +1,8 @@
 """Commands that append or write files."""
 
+import gzip
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,6 +99,56 @@ def test_export_and_import_keep_every_event(cli: Cli, tmp_path: Path) -> None:
     assert call(other, "import", str(file)).stdout.split() == [CAMPAIGN]
     assert call(other, "log", CAMPAIGN, "--json").stdout == cli("log", CAMPAIGN, "--json").stdout
     assert call(other, "replay", CAMPAIGN, "--json").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("text", 1, ("not gzip", "export CAMPAIGN")),
+        ("empty", 1, ("not gzip", "export CAMPAIGN")),
+        ("another gzip", 1, ("no exported campaign", "export CAMPAIGN")),
+        ("cut", 4, ("cut short", "nothing was imported")),
+        ("changed", 4, ("is not as it was exported", "nothing was imported")),
+        ("newer format", 1, ("format version 99", "upgrade")),
+        ("newer event", 4, ("schema version 99", "as new as its writer")),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_told_why_and_leaves_nothing(
+    cli: Cli, tmp_path: Path, name: str, code: int, words: tuple[str, str]
+) -> None:
+    cli("export", CAMPAIGN, "--out", str(tmp_path / "whole.gz"))
+    whole = (tmp_path / "whole.gz").read_bytes()
+    text = gzip.decompress(whole)
+    file, other = tmp_path / "wrong.gz", tmp_path / "other.db"
+    file.write_bytes(
+        {
+            "text": b"hello",
+            "empty": b"",
+            "another gzip": gzip.compress(b"{}\n"),
+            "cut": whole[: len(whole) // 2],
+            "changed": gzip.compress(text.replace(b'"actor":"planner"', b'"actor":"brancher"', 1)),
+            "newer format": gzip.compress(re.sub(rb'"version":\d+', b'"version":99', text, count=1)),
+            "newer event": gzip.compress(re.sub(rb'(Opened","version":)\d+', rb"\g<1>99", text, count=1)),
+        }[name]
+    )
+
+    refused = call(other, "import", str(file))
+
+    assert refused.exit_code == code
+    assert all(word in refused.stderr for word in words), refused.stderr
+    assert call(other, "list", "--json").stdout.split() == ["[]"]
+
+
+def test_a_file_that_brings_another_log_of_a_name_says_where_else_to_put_it(cli: Cli, tmp_path: Path) -> None:
+    cli("export", CAMPAIGN, "--out", str(tmp_path / "out.gz"))
+    other = tmp_path / "other.db"
+    call(other, "run", "linear", "--audits", "1", "--seed", "5", "--name", CAMPAIGN)
+
+    refused = call(other, "import", str(tmp_path / "out.gz"))
+
+    assert refused.exit_code == 1
+    assert "--store" in refused.stderr
+    assert "--name" not in refused.stderr
 
 
 def test_notes_and_stops_get_into_the_log(cli: Cli) -> None:
