@@ -62,23 +62,28 @@ def hash_of(state: bytes) -> str:
     return hashlib.sha256(state).hexdigest()
 
 
-def mac_of(key: bytes, campaign: str, position: int, head_hash: str) -> str:
-    """HMAC-SHA256 of a head record, in hex."""
-    return hmac.new(key, f"{campaign}\n{position}\n{head_hash}".encode(), hashlib.sha256).hexdigest()
+def mac_of(key: bytes, campaign: str, position: int, head_hash: str, *, partial: bool = False) -> str:
+    """HMAC-SHA256 of a head record, in hex. Where a campaign begins and from whom, its own events say."""
+    what = f"{campaign}\n{position}\n{head_hash}" + ("\npartial" if partial else "")
+    return hmac.new(key, what.encode(), hashlib.sha256).hexdigest()
 
 
-def head_of(campaign: str, position: int, head_hash: str, key: bytes | None) -> Head:
+def head_of(campaign: str, position: int, head_hash: str, key: bytes | None, *, partial: bool = False) -> Head:
     """A head record, authenticated if there is a key."""
-    return Head(position, head_hash, None if key is None else mac_of(key, campaign, position, head_hash))
+    return Head(
+        position, head_hash, None if key is None else mac_of(key, campaign, position, head_hash, partial=partial)
+    )
 
 
-def mac_problem(campaign: str, head: Head, key: bytes | None) -> str | None:
+def mac_problem(campaign: str, head: Head, key: bytes | None, *, partial: bool = False) -> str | None:
     """Why a head record is not to be believed under this key; None if it is, or if there is no key to judge by."""
     if key is None:
         return None
     if head.mac is None:
         return "the head record carries no HMAC: it was written without the key"
-    if not hmac.compare_digest(head.mac.encode(), mac_of(key, campaign, head.position, head.hash).encode()):
+    if not hmac.compare_digest(
+        head.mac.encode(), mac_of(key, campaign, head.position, head.hash, partial=partial).encode()
+    ):
         return "the head record's HMAC does not match the key: it was rewritten without it"
     return None
 

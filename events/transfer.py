@@ -214,13 +214,12 @@ class _Import:
 
     def _advance(self, exported: Exported, held: HeadRow | None) -> None:
         """Moves the head record to where the rows that follow will end; they are checked before the commit."""
-        head = head_of(exported.name, exported.upto, exported.head, self.key)
-        partial = exported.partial
-        if held is not None:
-            shorter = exported.upto < held.head.position
-            partial = held.partial and (exported.partial or shorter)
-            head = held.head if shorter else head
-        row = HeadRow(exported.name, head, exported.start, exported.parent, partial)
+        if held is not None and exported.upto < held.head.position:
+            row = held
+        else:
+            partial = exported.partial and (held is None or held.partial)
+            head = head_of(exported.name, exported.upto, exported.head, self.key, partial=partial)
+            row = HeadRow(exported.name, head, exported.start, exported.parent, partial)
         self.recorder.move_head(self.cursor, Advance(row, None if held is None else held.head))
 
     def _row(self, exported: Exported, position: int, exam: Examination) -> Row:

@@ -54,7 +54,7 @@ class _Check:
         exam.close(head)
         for extra in self._outside(row):
             exam.add(extra.position, f"row {extra.position} lies outside {row.start} to {head.position}, its campaign")
-        problem = mac_problem(row.campaign, head, self.store.hmac_key)
+        problem = mac_problem(row.campaign, head, self.store.hmac_key, partial=row.partial)
         if problem is not None:
             exam.add(head.position, problem)
         if self.noted is not None and self.noted != head.hash:

@@ -247,6 +247,26 @@ def test_a_head_signed_with_another_key_is_found(tmp_path: Path, open_at: OpenAt
     ]
 
 
+def test_a_prefix_passed_off_as_a_whole_campaign_is_found_by_the_key(tmp_path: Path, open_at: OpenAt) -> None:
+    origin = open_at(tmp_path / "origin.db")
+    campaign_of(origin, "c")
+    origin.fork("c", 1, "d", forked(origin, "c", 1))
+    origin.export("d", tmp_path / "d.gz")
+    store = open_at(tmp_path / "s.db", hmac_key=KEY)
+    store.import_(tmp_path / "d.gz")
+    assert store.verify("c").problems == ()
+    store.close()
+
+    tamper(tmp_path / "s.db", sql("UPDATE heads SET partial = 0 WHERE campaign = 'c'"))
+    store = open_at(tmp_path / "s.db", hmac_key=KEY)
+
+    assert [problem.what.split(":")[0] for problem in store.verify("c").problems] == [
+        "the head record's HMAC does not match the key"
+    ]
+    with pytest.raises(LogDamaged, match="HMAC"):
+        store.append("c", 1, notes("x"))
+
+
 def test_an_append_needs_the_key_its_campaign_began_with(tmp_path: Path, open_at: OpenAt) -> None:
     campaign_of(open_at(tmp_path / "s.db", hmac_key=KEY), "keyed")
     campaign_of(open_at(tmp_path / "s.db"), "unkeyed")
