@@ -330,7 +330,7 @@ class SqliteStore:
         return named_faults(self.path)
 
     def _prepare(self) -> None:
-        """Creates the tables of a new file. Raises StoreTooNew."""
+        """Creates the tables of a new file, and upgrades an older one that may be written. Raises StoreTooNew."""
         with self._named():
             version = self.recorder.select_schema_version()
             if version is None and not self.read_only:
@@ -340,6 +340,9 @@ class SqliteStore:
             raise StoreError(f"{self.url} is no kernelbraid store")
         if version > SCHEMA_VERSION:
             raise StoreTooNew(f"{self.url} has schema {version}, this kernelbraid knows {SCHEMA_VERSION}: upgrade it")
+        if version < SCHEMA_VERSION and not self.read_only:
+            with self._named():
+                self.recorder.upgrade()
 
 
 def _linked(campaign: str, position: int, state: bytes, previous: str | None) -> Record:
@@ -371,7 +374,7 @@ def _check_drivable(row: HeadRow, key: bytes | None) -> None:
         raise NotDrivable(f"{row.campaign} is an ancestor's prefix: fork it, or import its own export first")
     if key is None and row.head.mac is not None:
         raise StoreError(f"{row.campaign} was begun with an HMAC key: set KERNELBRAID_HMAC_KEY")
-    problem = mac_problem(row.campaign, row.head, key)
+    problem = mac_problem(row.campaign, row.head, key, partial=row.partial)
     if problem is not None:
         raise LogDamaged(f"{row.campaign}: {problem}")
 

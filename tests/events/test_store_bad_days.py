@@ -20,6 +20,7 @@ from kernelbraid.events.errors import (
     StoreReadOnly,
     StoreTooNew,
 )
+from kernelbraid.events.recorder import SCHEMA_VERSION
 from kernelbraid.events.sqlite import SqliteStore
 from kernelbraid.events.store import driver_of, open_store
 from tests.events.conftest import OpenAt
@@ -181,6 +182,39 @@ def test_a_store_of_a_newer_schema_is_left_alone(store: SqliteStore, tmp_path: P
     for read_only in (False, True):
         with pytest.raises(StoreTooNew, match="schema 99"):
             SqliteStore(tmp_path / "store.db", read_only=read_only)
+
+
+def triggers_of(path: Path) -> dict[str, str]:
+    """The triggers of a database, by name."""
+    database = sqlite3.connect(path)
+    found = dict(database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"))
+    database.close()
+    return found
+
+
+def test_a_store_of_an_older_schema_is_upgraded_by_the_first_who_may_write(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "s.db")
+    campaign_of(store, "c")
+    store.close()
+    today = triggers_of(tmp_path / "s.db")
+    database = sqlite3.connect(tmp_path / "s.db")
+    for name in ("heads_no_return", "blobs_no_rowid_replace", "stored_events_no_update"):
+        database.execute(f"DROP TRIGGER {name}")
+    database.execute("CREATE TRIGGER stored_events_no_update BEFORE UPDATE ON blobs BEGIN SELECT 1; END")
+    database.execute("UPDATE store_schema SET version = 1")
+    database.commit()
+    database.close()
+    before = triggers_of(tmp_path / "s.db")
+
+    assert log_of(SqliteStore(tmp_path / "s.db", read_only=True), "c")
+    unchanged = triggers_of(tmp_path / "s.db")
+    upgraded = SqliteStore(tmp_path / "s.db")
+
+    assert unchanged == before != today
+    assert triggers_of(tmp_path / "s.db") == today
+    assert upgraded.recorder.select_schema_version() == SCHEMA_VERSION
+    assert upgraded.verify("c").problems == ()
+    upgraded.append("c", 1, notes("driven on"))
 
 
 @pytest.mark.parametrize("read_only", [False, True])
