@@ -65,5 +65,6 @@ def test_a_folder_of_another_namespace_is_left_alone(temporary: Path, monkeypatc
     monkeypatch.setattr(scratch, "_NAMESPACE", temporary / "nothing")
     unknown = scratch.scratch_folder()
 
-    assert elsewhere.exists() and strange.exists()
+    assert elsewhere.exists()
+    assert strange.exists()
     assert unknown.name.startswith(f"{scratch._PREFIX}0-{os.getpid()}-")
