@@ -24,7 +24,7 @@ def audit(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="The folder of sources to judge, or one file. Nothing else is read.")
     ],
-    target: Annotated[str, typer.Option(help="What the sources are for: cpu.")] = "cpu",
+    target: Annotated[str, typer.Option(help="What the sources are for: cpu, or triton on an NVIDIA GPU.")] = "cpu",
     incumbent: Annotated[
         Path | None,
         typer.Option(metavar="PATH", help="Time against these sources instead of the root; they are not checked."),

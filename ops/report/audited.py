@@ -28,8 +28,9 @@ def audit_parts(report: AuditReport, *, whole_log: bool = False) -> Iterator[Ren
     evidence = () if report.verified else evidence_lines(report.evidence)
     yield Text("\n".join([_verdict(report), *evidence]))
     if report.checks:
-        yield Text("\n".join(["", "checks", *check_lines(report.checks)]))
+        yield Text("\n".join(["", "checks", *check_lines(report.checks, report.evidence)]))
     if report.workloads:
+        yield Text("")
         yield workload_table(report)
     yield Text("\n".join(_rest(report, whole_log)))
 
@@ -71,12 +72,10 @@ def _rest(report: AuditReport, whole_log: bool) -> Iterator[str]:
         yield "decision, by weighted latency"
         yield from measurement_lines(report.measurement)
         yield from (blocks_line(stage, blocks) for stage, blocks in _sessions(report))
-        yield ""
     if report.outcome.resources:
-        yield "artifact"
+        yield from ("", "artifact")
         yield from resource_lines(sorted(report.outcome.resources.items()))
-        yield ""
-    yield "measured on"
+    yield from ("", "measured on")
     yield from environment_lines(report.environment)
     yield from log_lines(_log(report), whole=whole_log)
 

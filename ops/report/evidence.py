@@ -40,12 +40,12 @@ def evidence_lines(text: str) -> Iterator[str]:
     yield from (f"  {plain(line, keep_spaces=True)}" for line in text.splitlines() if line.strip())
 
 
-def check_lines(checks: Sequence[Checked]) -> Iterator[str]:
-    """Every kind of check with its cases; below one that failed, what failed."""
+def check_lines(checks: Sequence[Checked], told: str = "") -> Iterator[str]:
+    """Every kind of check with its cases; below one that failed, what failed, unless it was `told` before."""
     width = max((len(check.name) for check in checks), default=0)
     for check in checks:
         yield f"  {'ok  ' if check.passed else 'FAIL'}  {check.name:<{width}}  {check.cases:>6} cases"
-        if not check.passed:
+        if not check.passed and check.evidence != told:
             yield from (f"      {line}" for line in evidence_lines(check.evidence))
 
 

@@ -113,7 +113,7 @@ def _verdict(audit: AuditCompleted, node: Implementation) -> Iterator[str]:
     if audit.verdict is not Correctness.VERIFIED:
         yield from evidence_lines(audit.evidence)
     if audit.checks:
-        yield from ("", "checks", *check_lines(audit.checks))
+        yield from ("", "checks", *check_lines(audit.checks, audit.evidence))
 
 
 def _timing(workloads: Iterable[Workload], node: Implementation, shown: Exhibits) -> Iterator[str]:
