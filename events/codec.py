@@ -1,6 +1,6 @@
 """Events to stored bytes and back: one JSON object per event, whose exact bytes are what is hashed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TypedDict, cast
 
@@ -45,7 +45,7 @@ class Codec:
         self._types = types
         self._upcasts = upcasts
         # Looked up once per event read: the validator's bound method saves two attribute look-ups a million times.
-        self._readers = {
+        self._readers: dict[str, tuple[int, Callable[[Payload], Event]]] = {
             name: (kind.version, kind.__pydantic_validator__.validate_python) for name, kind in types.items()
         }
 
@@ -83,20 +83,13 @@ class Codec:
     def decode_record(self, record: Record) -> Recorded:
         """The event of a parsed record. Raises EventInvalid for an unknown type, version or a refused payload."""
         try:
-            return self._decoded(record)
-        except KeyError as error:
-            raise EventInvalid(f"the record has no field {error}") from error
-
-    def _decoded(self, record: Record) -> Recorded:
-        name = record["type"]
-        reader = self._readers.get(name)
-        if reader is None:
-            raise EventInvalid(f"no event type is called {name!r}: a newer kernelbraid may know it")
-        today, validate = reader
-        payload = record["payload"]
-        if record["version"] != today:
-            payload = upcast(name, payload, record["version"], today, self._upcasts)
-        try:
+            name, version, payload = record["type"], record["version"], record["payload"]
+            reader = self._readers.get(name)
+            if reader is None:
+                raise EventInvalid(f"no event type is called {name!r}: a newer kernelbraid may know it")
+            today, validate = reader
+            if version != today:
+                payload = upcast(name, payload, version, today, self._upcasts)
             index, size = record["batch"]
             return Recorded(
                 record["campaign"],
@@ -105,10 +98,12 @@ class Codec:
                 record["actor"],
                 record["cause"],
                 (index, size),
-                cast(Event, validate(payload)),
+                validate(payload),
             )
+        except KeyError as error:
+            raise EventInvalid(f"the record has no field {error}") from error
         except (TypeError, ValueError) as error:
-            raise EventInvalid(f"{name} version {record['version']} does not fit its schema: {error}") from error
+            raise EventInvalid(f"{name} version {version} does not fit its schema: {error}") from error
 
 
 def parsed(state: bytes) -> Record:

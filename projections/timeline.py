@@ -50,13 +50,13 @@ class Entry:
     what: str
 
 
-TimelineFold = deque[Recorded | Entry]
-"""The accumulator: the last events. Small ones become text only when somebody looks, bulky ones at once."""
+TimelineFold = deque[Recorded]
+"""The accumulator: the last events, which become text only when somebody looks."""
 
 
 def timeline(folded: TimelineFold) -> tuple[Entry, ...]:
     """The last entries, at most KEPT_ENTRIES, oldest first; for a whole log use `entry` on each event."""
-    return tuple(item if isinstance(item, Entry) else entry(item) for item in folded)
+    return tuple(map(entry, folded))
 
 
 def entry(recorded: Recorded) -> Entry:
@@ -227,17 +227,6 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     ModelCalled: _called,
 }
 
-_BULKY = (AuditCompleted, TimingCompleted, ImplementationSubmitted)
-"""Events of dozens of nested values. A thousand of them kept outgrow a processor's cache, and reading a long log slows
-down by a fifth, though only the last thousand are ever shown."""
-
-
-def _keep_words(folded: TimelineFold, recorded: Recorded) -> None:
-    folded.append(entry(recorded))
-
-
 TIMELINE: Projection[TimelineFold] = Projection(
-    "timeline",
-    lambda: deque(maxlen=KEPT_ENTRIES),
-    {**every_event(deque.append), **dict.fromkeys(_BULKY, _keep_words)},
+    "timeline", lambda: deque(maxlen=KEPT_ENTRIES), every_event(deque.append)
 )
