@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from pydantic import ValidationError
 
@@ -26,13 +25,13 @@ from kernelbraid.events.event import Decision
 from kernelbraid.events.state import State, fold
 from kernelbraid.events.store import Store, driver_lease
 from kernelbraid.events.values import Contract, Digests, Environment, Policy, Specification, StopReason, Workload
-from kernelbraid.kernels.audit import harness as native
 from kernelbraid.kernels.audit.auditing import Auditing
+from kernelbraid.kernels.audit.opening import open_harness
 from kernelbraid.kernels.operators.catalogue import catalogue_digest, load_catalogue
 from kernelbraid.kernels.operators.operator import Operator, OperatorMissing, load_operator
 from kernelbraid.projections.summary import CampaignSummary, summary
 
-TARGETS = ("cpu",)
+TARGETS = ("cpu", "triton")
 HarnessFactory = Callable[[Operator, str], AbstractContextManager[Auditing]]
 
 
@@ -59,8 +58,8 @@ def catalogue_strategies() -> Strategies:
 
 
 def native_harness(operator: Operator, target: str) -> AbstractContextManager[Auditing]:
-    """The harness of this machine."""
-    return cast(AbstractContextManager[Auditing], native.Harness(operator, target))
+    """The harness of this machine for the target."""
+    return open_harness(operator, target)
 
 
 def run(

@@ -1,11 +1,10 @@
 """Which harness a command audits with."""
 
 from contextlib import AbstractContextManager
-from typing import cast
 
 from kernelbraid.agents.search import HarnessFactory, native_harness
-from kernelbraid.kernels.audit import harness as native
 from kernelbraid.kernels.audit.auditing import Auditing
+from kernelbraid.kernels.audit.opening import open_harness
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
 from kernelbraid.kernels.operators.operator import Operator
 from kernelbraid.ops.wiring import Wiring
@@ -19,5 +18,4 @@ def harness_factory(wiring: Wiring, unsafe_no_sandbox: bool = False) -> HarnessF
 
 
 def _unboxed(operator: Operator, target: str) -> AbstractContextManager[Auditing]:
-    harness = native.Harness(operator, target, Sandbox(SandboxKind.NONE))
-    return cast(AbstractContextManager[Auditing], harness)
+    return open_harness(operator, target, Sandbox(SandboxKind.NONE))

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from kernelbraid.agents import search
+from kernelbraid.agents.search import TARGETS
 from kernelbraid.events.values import Policy
 from kernelbraid.kernels.operators.operator import operator_names
 from kernelbraid.ops import champions
@@ -22,7 +23,7 @@ def run(
         str, typer.Argument(metavar="OPERATOR", help="An operator's name, or a folder with an operator.toml.")
     ],
     name: Annotated[str | None, typer.Option(help="The campaign's name. Default: the operator's, numbered.")] = None,
-    target: Annotated[str, typer.Option(help="What to search for: cpu. (triton and cuda come later.)")] = "cpu",
+    target: Annotated[str, typer.Option(help="What to search for: cpu, or triton on an NVIDIA GPU.")] = "cpu",
     proposer: Annotated[
         str, typer.Option(help="Who proposes rewrites: catalogue. (model and outside come later.)")
     ] = "catalogue",
@@ -82,10 +83,10 @@ def run(
 
 def require_available(target: str, proposer: str) -> None:
     """Raises Unavailable for what a later version does."""
-    if target in ("triton", "cuda"):
-        raise Unavailable(f"--target {target} is not in this version, which searches cpu: leave --target out")
-    if target != "cpu":
-        raise Unavailable(f"there is no target {target}: this version searches cpu")
+    if target == "cuda":
+        raise Unavailable("--target cuda is not in this version, which searches cpu and triton")
+    if target not in TARGETS:
+        raise Unavailable(f"there is no target {target}: this version searches {' and '.join(TARGETS)}")
     if proposer in ("model", "outside"):
         raise Unavailable(
             f"--proposer {proposer} is not in this version, whose proposer is the catalogue: leave --proposer out"

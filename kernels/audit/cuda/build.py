@@ -3,12 +3,16 @@
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.build import MOST_SOURCE_BYTES, PLAIN_NAME
 from kernelbraid.kernels.audit.cuda.sources import packed
 from kernelbraid.kernels.audit.failure import CandidateFailed
+from kernelbraid.kernels.audit.limits import Limits
+from kernelbraid.kernels.audit.native import Native
 from kernelbraid.kernels.audit.outcome import Candidate, Correctness
+from kernelbraid.kernels.audit.sandbox import Sandbox
 
 Compile = Callable[[Candidate], Artifact]
 Refuse = Callable[[Mapping[str, str]], None]
@@ -29,7 +33,6 @@ class CompilerFacts:
 class DeviceBuilder:
     """`refuse` reads sources, `compile` compiles ahead; without the latter a kernel is compiled when it first runs."""
 
-    compiler: CompilerFacts
     refuse: Refuse
     compile: Compile | None = None
 
@@ -42,6 +45,10 @@ class DeviceBuilder:
         compiled = self.compile(candidate)
         image = packed(candidate.sources, compiled.image)
         return replace(compiled, image=image, digest=hashlib.sha256(image).hexdigest())
+
+
+MakeBuilder = Callable[[Native, Sandbox, Limits, Path], DeviceBuilder]
+"""A harness settles on these: the native programs, the box, the limits, and a folder for temporary files."""
 
 
 def bare(sources: Mapping[str, str]) -> Artifact:

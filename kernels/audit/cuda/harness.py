@@ -23,7 +23,7 @@ from kernelbraid.kernels.audit import lock
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.checks import Checker, cases_of
 from kernelbraid.kernels.audit.clock import Session, drowned
-from kernelbraid.kernels.audit.cuda.build import DeviceBuilder, bare
+from kernelbraid.kernels.audit.cuda.build import CompilerFacts, MakeBuilder, bare
 from kernelbraid.kernels.audit.cuda.clock import DeviceSession
 from kernelbraid.kernels.audit.cuda.device import Device
 from kernelbraid.kernels.audit.cuda.launcher import Settings, Zygote
@@ -58,7 +58,8 @@ class DeviceHarness(Harness):
         self,
         operator: Operator,
         device: Device,
-        builder: DeviceBuilder,
+        compiler: CompilerFacts,
+        make_builder: MakeBuilder,
         backend: str = "cuda",
         sandbox: Sandbox | None = None,
         timing_lock: Path | None = None,
@@ -78,17 +79,17 @@ class DeviceHarness(Harness):
         self._building = threading.Lock()
         cores = sorted(os.sched_getaffinity(0))
         self._timing_cpu, self._other_cpus = cores[-1], frozenset(cores[:-1] or cores)
-        self._candidate_builder = builder
-        self._backend = backend
+        self._facts, self._backend = compiler, backend
         self._vault = Vault(device, operator, self._reference, np.random.default_rng(secrets.randbits(128)))
         self._inputs, self._outputs = self._allocate()
         self._empty = self._floor = bare(self._empty_candidate().sources)
         self._zygote: Zygote | None = None
         self._sandbox, self._refusal = self._start(sandbox)
+        self._candidate_builder = make_builder(self._native, self._sandbox, self._limits, self._scratch)
 
     def environment(self) -> machine.Environment:
         """Machine, device, packages and sandbox."""
-        facts, toolchain = self.device.facts, self._candidate_builder.compiler
+        facts, toolchain = self.device.facts, self._facts
         versions = self._zygote.versions if self._zygote else {}
         return machine.Environment(
             machine=platform.machine(),
@@ -143,8 +144,7 @@ class DeviceHarness(Harness):
     def _settings(self, box: Sandbox) -> Settings:
         facts = self.device.facts
         library = None if box.kind is SandboxKind.NONE else self._native.box
-        flags = self._candidate_builder.compiler.flags
-        return Settings(self._backend, library, self._scratch, flags, facts.visible, facts.paths)
+        return Settings(self._backend, library, self._scratch, self._facts.flags, facts.visible, facts.paths)
 
     def _starter(self) -> Starter:
         assert self._zygote is not None, "a refused sandbox ends an audit before anything starts"

@@ -34,9 +34,11 @@ def scale() -> Operator:
 @pytest.fixture(scope="session")
 def host_harness(scale: Operator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceHarness]:
     """The whole protocol without a device."""
-    builder = DeviceBuilder(CompilerFacts("python", "", (), ""), trust)
+    compiler = CompilerFacts("python", "", (), "")
     lock = tmp_path_factory.mktemp("lock") / "device.lock"
-    with DeviceHarness(scale, HostDevice(), builder, "host", timing_lock=lock, limits=LIMITS) as harness:
+    with DeviceHarness(
+        scale, HostDevice(), compiler, lambda *_: DeviceBuilder(trust), "host", timing_lock=lock, limits=LIMITS
+    ) as harness:
         yield harness
 
 

@@ -320,10 +320,10 @@ def trust(sources: Mapping[str, str]) -> None:
 @pytest.fixture(scope="module")
 def harness(scale: Operator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceHarness]:
     """A whole harness, which owns its device."""
-    builder = DeviceBuilder(CompilerFacts("triton", "", (), ""), trust)
-    lock: Path = tmp_path_factory.mktemp("lock") / "device.lock"
+    compiler = CompilerFacts("triton", "", (), "")
+    make = {"timing_lock": tmp_path_factory.mktemp("lock") / "device.lock", "limits": LIMITS}
     started = time.monotonic()
-    with explained(), DeviceHarness(scale, CudaDevice(), builder, timing_lock=lock, limits=LIMITS) as harness:
+    with explained(), DeviceHarness(scale, CudaDevice(), compiler, lambda *_: DeviceBuilder(trust), **make) as harness:
         said(harness_s=time.monotonic() - started, environment=harness.environment())
         yield harness
 

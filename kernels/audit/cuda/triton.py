@@ -1,0 +1,118 @@
+"""Triton candidates for a device: what their source may say, and all their kernels compiled before anything runs.
+
+A candidate is compiled for every shape that its audit will call, several processes side by side, so that hardly
+anything is left to compile while it is checked. What they leave is merged into one artifact.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from kernelbraid.kernels.audit.artifact import Artifact
+from kernelbraid.kernels.audit.build import Builder
+from kernelbraid.kernels.audit.checks import cases_of
+from kernelbraid.kernels.audit.cuda.build import CompilerFacts, DeviceBuilder, MakeBuilder
+from kernelbraid.kernels.audit.cuda.policy import forbidden
+from kernelbraid.kernels.audit.cuda.sources import merged
+from kernelbraid.kernels.audit.failure import CandidateFailed
+from kernelbraid.kernels.audit.limits import Limits
+from kernelbraid.kernels.audit.native import Native
+from kernelbraid.kernels.audit.outcome import Candidate
+from kernelbraid.kernels.audit.sandbox import Sandbox
+from kernelbraid.kernels.operators.cases import Call, load_reference
+from kernelbraid.kernels.operators.operator import Entry, Operator
+from kernelbraid.kernels.toolchains.triton import TritonCompiler
+
+MOST_WORKERS = 8
+BUILD_ADDRESS_BYTES = 32 << 30
+"""LLVM and Triton reserve far more than they use."""
+
+Calls = list[tuple[Entry, Mapping[str, int]]]
+
+
+class _PythonBuilder(Builder):
+    """The builder of C, for sources whose names were looked at before."""
+
+    def _refuse_names(self, candidate: Candidate) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class TritonBuild:
+    """Compiles candidates of one operator; safe to use from several threads."""
+
+    operator: Operator
+    compiler: TritonCompiler
+    native: Native
+    sandbox: Sandbox
+    limits: Limits
+    scratch: Path
+
+    def compile(self, candidate: Candidate) -> Artifact:
+        """All shards at once. Raises CandidateFailed (build_failed, build_timeout) as the first of them that does."""
+        with ThreadPoolExecutor(len(self._shards)) as pool:
+            parts = list(pool.map(lambda calls: self._builder(calls).build(candidate), self._shards))
+        image = merged(part.image for part in parts)
+        resources = {name: max(part.resources.get(name, 0.0) for part in parts) for name in parts[0].resources}
+        log = b"\n".join(part.log for part in parts if part.log)
+        return Artifact(image, hashlib.sha256(image).hexdigest(), resources, log, max(part.build_s for part in parts))
+
+    def _builder(self, calls: Calls) -> Builder:
+        limits = replace(self.limits, build_address_bytes=BUILD_ADDRESS_BYTES)
+        compiler = self.compiler.for_calls(calls)
+        return _PythonBuilder(compiler, self.native, self.sandbox, limits, self.scratch)
+
+    @cached_property
+    def _shards(self) -> list[Calls]:
+        """The audit's calls, those of one kind in the same shard, as they share their kernels."""
+        workers = max(1, min(MOST_WORKERS, (os.cpu_count() or 1) // 2))
+        kinds: dict[object, Calls] = {}
+        for entry, dims in calls_of(self.operator):
+            shapes = tuple(tensor.resolve(dims)[1:] for tensor in (*entry.inputs, *entry.outputs))
+            kinds.setdefault((entry.symbol, shapes), []).append((entry, dims))
+        shards: list[Calls] = [[] for _ in range(min(workers, len(kinds)))]
+        for number, calls in enumerate(kinds.values()):
+            shards[number % len(shards)] += calls
+        return shards
+
+
+def calls_of(operator: Operator) -> Iterator[tuple[Entry, Mapping[str, int]]]:
+    """Every entry and shape of the operator's workloads and checks, and of one draw of its hidden shapes."""
+    for workload in operator.workloads:
+        yield operator.entry(workload.entry), workload.dims
+    reference = load_reference(operator)
+    for case in cases_of(operator):
+        full = Call(
+            case.full, case.dims, reference.make_inputs(case.full, case.dims, np.random.default_rng(0), case.style)
+        )
+        yield case.full, case.dims
+        yield from (
+            (agreement.call.entry, agreement.call.dims) for agreement in reference.agreements(full, case.decode)
+        )
+
+
+def triton_facts(compiler: TritonCompiler) -> CompilerFacts:
+    """The compiler as an environment names it."""
+    return CompilerFacts(compiler.name, compiler.version, compiler.flags, compiler.digest)
+
+
+def triton_builder(operator: Operator, compiler: TritonCompiler) -> MakeBuilder:
+    """The source policy, then the compiler."""
+    entries = [entry.symbol for entry in operator.entries]
+
+    def make(native: Native, sandbox: Sandbox, limits: Limits, scratch: Path) -> DeviceBuilder:
+        build = TritonBuild(operator, compiler, native, sandbox, limits, scratch)
+        return DeviceBuilder(lambda sources: _refuse(sources, operator.libraries, entries), build.compile)
+
+    return make
+
+
+def _refuse(sources: Mapping[str, str], libraries: Iterable[str], entries: Iterable[str]) -> None:
+    if found := forbidden(sources, tuple(libraries), tuple(entries)):
+        raise CandidateFailed(found.verdict, str(found))
