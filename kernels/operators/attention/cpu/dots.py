@@ -154,27 +154,49 @@ INLINE lanes dots(const float *query, struct tile tile, int64_t key, int64_t las
 }}
 """
 
-BATCHED_DOT_8 = f"""\
+
+def _narrow_batched_dot(lower: str, upper: str, count: str, dots: str) -> str:
+    """The same for fewer lanes."""
+    return f"""\
 // Adds the upper half of each operand's lanes to its lower half, and interleaves the two results.
 INLINE lanes fold(lanes a, lanes b)
 {{
-    const lanes lower = {{a[0], b[0], a[1], b[1], a[2], b[2], a[3], b[3]}};
-    const lanes upper = {{a[4], b[4], a[5], b[5], a[6], b[6], a[7], b[7]}};
+    const lanes lower = {{{lower}}};
+    const lanes upper = {{{upper}}};
     return lower + upper;
 }}
 {FOUR_DOTS}\
-// Lane i is the dot product with key + i, or with `last` if that lies beyond. The lanes of all eight running sums
-// are added together, folded by halves: l with l + 4, + 2, + 1.
+// Lane i is the dot product with key + i, or with `last` if that lies beyond. The lanes of all {count} running sums
+// are added together, folded by halves.
 INLINE lanes dots(const float *query, struct tile tile, int64_t key, int64_t last)
 {{
     lanes sums[LANES] = {{{{0}}}};
+{dots}}}
+"""
+
+
+BATCHED_DOT_8 = _narrow_batched_dot(
+    "a[0], b[0], a[1], b[1], a[2], b[2], a[3], b[3]",
+    "a[4], b[4], a[5], b[5], a[6], b[6], a[7], b[7]",
+    "eight",
+    """\
     four_dots(&sums[0], query, tile, key, last);
     four_dots(&sums[4], query, tile, key + 4, last);
     const lanes even = fold(fold(sums[0], sums[4]), fold(sums[2], sums[6]));
     const lanes odd = fold(fold(sums[1], sums[5]), fold(sums[3], sums[7]));
     return fold(even, odd);
-}}
-"""
+""",
+)
+
+BATCHED_DOT_4 = _narrow_batched_dot(
+    "a[0], b[0], a[1], b[1]",
+    "a[2], b[2], a[3], b[3]",
+    "four",
+    """\
+    four_dots(sums, query, tile, key, last);
+    return fold(fold(sums[0], sums[2]), fold(sums[1], sums[3]));
+""",
+)
 
 BATCHED_SCORES = """\
 // Scores come LANES at a time; KV_TILE is a multiple of LANES, so the last group ends inside the tile's scores.
@@ -231,6 +253,11 @@ def batched_lane_sum(sources: Sources) -> Sources:
 def batched_lane_sum_8(sources: Sources) -> Sources:
     """Eight keys of eight lanes at a time, summed the same way."""
     return _batched(sources, BATCHED_DOT_8)
+
+
+def batched_lane_sum_4(sources: Sources) -> Sources:
+    """Four keys of four lanes at a time, summed the same way."""
+    return _batched(sources, BATCHED_DOT_4)
 
 
 def _batched(sources: Sources, new: str) -> Sources:
