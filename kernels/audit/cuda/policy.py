@@ -434,9 +434,8 @@ class _Rules:
             return
         if name.startswith("_") or scope.device or of_function:
             raise self._refuse(node, f".{name} is not among what may be asked of it; leave it out")
-        if name == "data_ptr":
-            raise self._refuse(node, ".data_ptr: results may not depend on an address, and Triton knows the alignment")
-        what = f".{name} of a value is not among what host code may ask; work belongs into a kernel"
+        why = words.WHY_NOT.get(name, "work belongs into a kernel")
+        what = f".{name} of a value is not among what host code may ask: {why}"
         raise self.module.refuse(node, what, Correctness.FORBIDDEN_LIBRARY)
 
     def _dotted(self, node: ast.AST, dotted: str, scope: _Scope, called: bool = False) -> None:
@@ -449,6 +448,8 @@ class _Rules:
             raise self._refuse_dotted(node, dotted)
         for name in tail:
             self._member(node, name, replace(scope, device=True))
+        if head == words.INLINE_ASSEMBLY and not called:
+            raise self._refuse(node, "inline assembly must be called by its name, so that it can be read")
         self._only_called(node, called or head in words.VALUES | words.DEVICE or scope.device)
 
     def _known_part(self, dotted: str, scope: _Scope) -> tuple[str, list[str]]:

@@ -55,7 +55,8 @@ class Tensors:
         for (file, name), facts in self._facts.items():
             # A grid's lambda is given the launch's arguments by Triton, tensors among them.
             facts.tensors |= {item for node in ast.walk(facts.node) for item in _lambda_arguments(node)}
-            if file == KERNEL and (name in entries if entries is not None else not name.startswith("_")):
+            public = not name.startswith("_") and not facts.node.decorator_list
+            if file == KERNEL and (name in entries if entries is not None else public):
                 facts.tensors |= set(facts.parameters)
 
     def check(self) -> None:

@@ -103,11 +103,20 @@ DEVICE = frozenset(
 
 VIEWS = frozenset(
     {
-        *("T", "contiguous", "expand", "flatten", "mT", "narrow", "permute", "reshape", "select", "squeeze", "t"),
-        *("transpose", "unflatten", "unsqueeze", "view"),
+        *("T", "expand", "mT", "narrow", "permute", "select", "squeeze", "t", "transpose", "unflatten", "unsqueeze"),
+        "view",
     }
 )
-"""Attributes of a host tensor that give a tensor with the same elements."""
+"""Attributes of a host tensor that give a tensor over the same memory, and never a copy."""
+WHY_NOT = MappingProxyType(
+    {
+        "data_ptr": "results may not depend on an address, and Triton looks at the alignment by itself",
+        "contiguous": "it may copy; what an entry is given is contiguous, and a kernel can take strides",
+        "reshape": "it may copy; write view",
+        "flatten": "it may copy; write view",
+    }
+)
+"""Why some attributes of a tensor are refused; the others compute, wait or reach into its storage."""
 FACTS = frozenset(
     {
         *("device", "dim", "dtype", "element_size", "index", "is_contiguous", "is_cuda", "itemsize", "ndim"),
