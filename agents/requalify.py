@@ -232,9 +232,10 @@ def held(then: Standing, now: Standing) -> tuple[Holding, str]:
         return Holding.FAILS, f"{now.verdict} here"
     if then.speedup is None or now.speedup is None:
         return Holding.HOLDS, ""
-    if then.speedup.low > 1 and now.speedup.ratio < 1 + LEAST_DELTA_RATIO:
-        return Holding.FAILS, "it is no faster than the root here"
-    if now.speedup.high < then.speedup.low and now.speedup.ratio < then.speedup.ratio * (1 - LEAST_LOSS_RATIO):
+    less = now.speedup.high < then.speedup.low and now.speedup.ratio < then.speedup.ratio * (1 - LEAST_LOSS_RATIO)
+    if then.speedup.low > 1 and (now.speedup.ratio < 1 + LEAST_DELTA_RATIO or (less and now.speedup.low <= 1)):
+        return Holding.FAILS, "it is not shown to be faster than the root here"
+    if less:
         return Holding.WEAKER, f"{100 * (1 - now.speedup.ratio / then.speedup.ratio):.0f} % less against the root"
     return Holding.HOLDS, ""
 
@@ -313,7 +314,7 @@ _DECLARED: Mapping[str, str] = {
 def environment_changes(before: Environment, after: Environment) -> tuple[str, ...]:
     """Every field that differs and that a verdict depends on, such as `compiler_version 12.2.0 -> 13.1.0`."""
     return tuple(
-        _DIGESTED.get(name) or f"{name} {_words(getattr(before, name))} -> {_words(getattr(after, name))}"
+        _DIGESTED.get(name) or f"{name} {_change(getattr(before, name), getattr(after, name))}"
         for name in Environment.model_fields
         if name != "physics" and getattr(before, name) != getattr(after, name)
     )
@@ -325,9 +326,13 @@ _DIGESTED: Mapping[str, str] = {
 }
 
 
-def _words(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {part}" for key, part in value.items()) or "none"
-    if isinstance(value, tuple):
-        return " ".join(map(str, value)) or "none"
-    return str(value) or "none"
+def _change(before: object, after: object) -> str:
+    """What became what; of flags and packages only those that differ."""
+    if isinstance(before, tuple) and isinstance(after, tuple):
+        gone, come = [part for part in before if part not in after], [part for part in after if part not in before]
+        parts = (f"without {' '.join(gone)}" if gone else "", f"with {' '.join(come)}" if come else "")
+        return " and ".join(filter(None, parts)) or "in another order"
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        keys = (key for key in {**before, **after} if before.get(key) != after.get(key))
+        return ", ".join(f"{key} {before.get(key, 'none')} -> {after.get(key, 'none')}" for key in keys)
+    return f"{before or 'none'} -> {after or 'none'}"

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from kernelbraid.events.decider import LARGEST_DELTA_RATIO, NOISY_DELTAS
+from kernelbraid.events.decider import LARGEST_DELTA_RATIO
 from kernelbraid.events.state import Implementation
 from kernelbraid.events.values import Environment, Measurement, Workload
 from kernelbraid.kernels.audit.outcome import Blocks
@@ -64,22 +64,27 @@ def measurement_lines(measurement: Measurement) -> Iterator[str]:
 
 def _needed(measurement: Measurement) -> str:
     """The upper bound, and what it has to lie below for a gain."""
-    noisy = measurement.delta_ratio > LARGEST_DELTA_RATIO
-    least = 1 - measurement.delta_ratio * (NOISY_DELTAS if noisy else 1)
-    why = f" ({NOISY_DELTAS:g} deltas, as it was noisy)" if noisy else ""
-    return f"at most {measurement.upper_bound_ratio:.4f}; a gain lies below {least:.4f}{why}"
+    noisy = "; delta is too wide to decide with" if measurement.delta_ratio > LARGEST_DELTA_RATIO else ""
+    least = 1 - measurement.delta_ratio
+    return f"at most {measurement.upper_bound_ratio:.4f}; a gain lies below {least:.4f}{noisy}"
 
 
 def blocks_line(stage: str, blocks: Blocks) -> str:
     """How much was timed in one session, and the empty call that was subtracted."""
     paired = blocks.samples_ns[blocks.paired[0]].shape
-    beside = [f"{arm} {blocks.samples_ns[arm].shape[1]} x 1" for arm in blocks.arms if arm not in blocks.paired]
+    beside = [_beside(blocks, arm) for arm in blocks.arms if arm not in blocks.paired]
     arms = f"{' and '.join(blocks.paired)} {paired[1]} x {paired[3]}"
     floor = [float(part) * 1e-9 for part in (blocks.floor_ns.min(), np.median(blocks.floor_ns), blocks.floor_ns.max())]
     spread = f"{seconds(floor[1])} ({seconds(floor[0])} to {seconds(floor[2])})"
     calls = f"{min(blocks.calls)} to {max(blocks.calls)}" if len(set(blocks.calls)) > 1 else f"{blocks.calls[0]}"
     samples = f"{paired[0]} groups; samples a group: {', '.join([arms, *beside])}"
     return f"  {stage:<16}  {samples}; calls a message {calls}; floor {spread}"
+
+
+def _beside(blocks: Blocks, arm: str) -> str:
+    groups, per_group, _, samples = blocks.samples_ns[arm].shape
+    fewer = f" in {groups} of them" if groups < blocks.groups else ""
+    return f"{arm} {per_group} x {samples}{fewer}"
 
 
 def blocks_figures(blocks: Blocks) -> dict[str, object]:

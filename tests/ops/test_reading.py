@@ -1,6 +1,7 @@
 """Commands that read: what they say is what the log holds."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -184,17 +185,19 @@ def test_show_of_an_implementation_tells_how_it_was_timed_and_where(cli: Cli) ->
     found = json.loads(cli("show", CAMPAIGN, "best", "--json").stdout)
 
     assert "  confirmation      k = " in best
-    assert "  confirmation      8 groups; samples a group: incumbent and candidate 2 x 4, root 1 x 1" in best
+    timed = r"  confirmation      (\d+) groups; samples a group: incumbent and candidate \d+ x \d+, root 1 x 1"
+    told = re.search(timed, best)
+    assert told is not None
     assert "of the root  at most  limit" in best
     assert "  compiler          simulated" in best
-    assert found["sessions"]["confirmation"]["groups"] == 8
-    assert len(found["sessions"]["confirmation"]["floor_s"]) == 8
+    assert found["sessions"]["confirmation"]["groups"] == int(told[1])
+    assert len(found["sessions"]["confirmation"]["floor_s"]) == int(told[1])
     assert found["environment"]["compiler"] == "simulated"
     assert set(found["limits"]) == set(found["latencies_s"])
 
 
 def test_show_of_the_root_has_its_qualification(cli: Cli) -> None:
-    assert "  qualification     4 groups; " in cli("show", CAMPAIGN, "i0000").stdout
+    assert re.search(r"  qualification     \d+ groups; ", cli("show", CAMPAIGN, "i0000").stdout)
 
 
 def test_show_prints_the_end_of_the_output_unless_all_of_it_is_asked_for(cli: Cli) -> None:

@@ -62,7 +62,7 @@ def test_a_best_that_no_longer_holds_exits_1_and_why(cli: Cli) -> None:
     result = cli("requalify", CAMPAIGN, "--name", "again", wiring=Wiring(levelled))
 
     assert result.exit_code == 1
-    assert "fails: it is no faster than the root here" in result.stdout
+    assert "fails: it is not shown to be faster than the root here" in result.stdout
     assert "does not hold here; the best here is i0000" in result.stdout
     assert json.loads(cli("show", "again", "--json").stdout)["forked_from"]["campaign"] == CAMPAIGN
 
