@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -69,6 +70,7 @@ class Zygote:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._asking = threading.Lock()
+        self._abandoned: list[int] = []
         self._printed = os.memfd_create("printed", os.MFD_CLOEXEC)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -92,6 +94,16 @@ class Zygote:
         """Kill what is left of the process and all that it started; its wait status, None when it would not end."""
         status = self._ask({"reap": pid}, ())["status"]
         return None if status is None else int(status)
+
+    def abandon(self, pid: int) -> None:
+        """Kill the process's group now and leave the waiting to `reap_abandoned`: a device takes long to let go."""
+        kill_group(pid, signal.SIGKILL)
+        self._abandoned.append(pid)
+
+    def reap_abandoned(self) -> None:
+        """Wait until nothing is left of the processes that were abandoned."""
+        while self._abandoned:
+            self.reap(self._abandoned.pop())
 
     def printed(self) -> bytes:
         """What the zygote itself said: imports that fail, refusals."""
@@ -124,7 +136,8 @@ class Zygote:
         )
 
     def _writes(self) -> list[str]:
-        return [*self.settings.writes, str(self.settings.scratch)]
+        """The driver names its threads through /proc when a device is opened; a candidate's own box is closed later."""
+        return [*self.settings.writes, "/proc", str(self.settings.scratch)]
 
     def _environment(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
