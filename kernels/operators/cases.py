@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -169,6 +170,18 @@ def to_bfloat16(values: NDArray[Any]) -> NDArray[np.uint16]:
     bits = single.view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     return np.where(np.isnan(single), np.uint32(0x7FC0), rounded).astype(np.uint16)
+
+
+def normal_bfloat16(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.uint16]:
+    """Standard normal values as bfloat16 bit patterns: 65,536 quantiles, drawn several times faster than computed."""
+    drawn: NDArray[np.uint16] = _quantiles()[rng.integers(0, 1 << 16, shape, np.uint16)]
+    return drawn
+
+
+@cache
+def _quantiles() -> NDArray[np.uint16]:
+    inverse = NormalDist().inv_cdf
+    return to_bfloat16(np.array([inverse((each + 0.5) / (1 << 16)) for each in range(1 << 16)]))
 
 
 def from_bfloat16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:

@@ -1,4 +1,7 @@
-"""Causal grouped-query attention in float64, its inputs, and the decode calls that must reproduce a full call."""
+"""Causal grouped-query attention in float64, its inputs, and the decode calls that must reproduce a full call.
+
+Entries that return a log-sum-exp take ragged sequences, as on the GPU; those are varlen.py's.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelbraid.kernels.operators.attention import varlen
 from kernelbraid.kernels.operators.cases import Agreement, Arrays, Call, from_bfloat16, to_bfloat16
 from kernelbraid.kernels.operators.operator import Entry
 
@@ -24,6 +28,8 @@ def make_inputs(entry: Entry, dims: Dims, rng: np.random.Generator, style: str) 
 
     Raises ValueError for an unknown style.
     """
+    if _is_varlen(entry):
+        return varlen.make_inputs(entry, dims, rng, style)
     shapes = {tensor.name: tensor.resolve(dims) for tensor in entry.inputs}
     values = _styled({name: shapes[name] for name in "qkv"}, rng, style)
     if entry.path == "full":
@@ -33,6 +39,10 @@ def make_inputs(entry: Entry, dims: Dims, rng: np.random.Generator, style: str) 
     for name in "kv":
         values[name][unused] = np.nan
     return {**{name: _stored(entry, value) for name, value in values.items()}, "lengths": lengths}
+
+
+def _is_varlen(entry: Entry) -> bool:
+    return any(tensor.name == "lse" for tensor in entry.outputs)
 
 
 def _styled(
@@ -79,6 +89,8 @@ def _stored(entry: Entry, values: NDArray[Any]) -> NDArray[Any]:
 
 def reference(entry: Entry, dims: Dims, inputs: Arrays) -> Mapping[str, NDArray[np.float64]]:
     """The output in float64, shaped like the entry's, from inputs widened exactly."""
+    if _is_varlen(entry):
+        return varlen.reference(entry, dims, inputs)
     q, k, v = (_widened(inputs[name]) for name in "qkv")
     if entry.path == "full":
         return {"out": np.stack([_causal(*sequence) for sequence in zip(q, k, v, strict=True)])}
@@ -111,6 +123,9 @@ def _attend(
 
 def agreements(full: Call, decode: Entry) -> Iterator[Agreement]:
     """Everything that must reproduce `full`: decode for every row (or every response row), prefills, batches."""
+    if _is_varlen(full.entry):
+        yield from varlen.agreements(full, decode)
+        return
     tokens = full.dims["tokens"]
     decoded = range(tokens) if tokens <= WHOLE_TOKENS else range(tokens - RESPONSE_TOKENS, tokens)
     for first in range(decoded.start, tokens, GROUP_TOKENS):

@@ -1,0 +1,202 @@
+"""What can be done to attention on Triton: splits and tiles of keys, tiles of queries, stages, order, pages."""
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+from kernelbraid.kernels.operators.catalogue import Facts, Mechanism
+from kernelbraid.kernels.operators.operator import EntryPath, Sources
+from kernelbraid.kernels.operators.regions import Refused, edit_region, region, replace_region
+
+WORTH_A_TRY_RATIO = 0.1
+SPLITS = (256, 1024)
+
+MASKED_LOOP = """\
+        for key in range(split, tl.minimum(split + SPLIT, end), KEYS):
+"""
+CLEAR_LOOP = """\
+        clear = tl.maximum(split, tl.minimum(split + SPLIT, (count - queries + first + 1) // KEYS * KEYS))
+        for key in range(split, clear, KEYS):
+            keys = key + tl.arange(0, KEYS)
+            kt, vt = LOAD
+            seen = tl.full([ROWS, KEYS], 1, tl.int1)
+            part, part_top, part_total = tile_step(tile, kt, vt, seen, scale, part, part_top, part_total)
+        for key in range(clear, tl.minimum(split + SPLIT, end), KEYS):
+"""
+FORWARD = """\
+    sequence = sequence_of(query_start, batch, tl.program_id(0), ROWS)
+    start, queries = tl.load(query_start + sequence), tl.load(query_count + sequence)
+    first = (tl.program_id(0) - start // ROWS - sequence) * ROWS
+"""
+BACKWARD = """\
+    program = tl.num_programs(0) - 1 - tl.program_id(0)
+    sequence = sequence_of(query_start, batch, program, ROWS)
+    start, queries = tl.load(query_start + sequence), tl.load(query_count + sequence)
+    first = (program - start // ROWS - sequence) * ROWS
+"""
+EACH_KEY = """\
+    if PAGED:
+        page = tl.load(place + sequence * slots + keys // page_tokens, mask=inside, other=0)
+"""
+EACH_TILE = """\
+    if PAGED == 2:
+        page = tl.load(place + sequence * slots + tl.min(keys, 0) // page_tokens)
+        return page.to(tl.int64) * page_tokens + tl.min(keys, 0) % page_tokens + (keys - tl.min(keys, 0))
+    if PAGED:
+        page = tl.load(place + sequence * slots + keys // page_tokens, mask=inside, other=0)
+"""
+
+
+def _constant(name: str, old: int, new: int, sources: Sources) -> Sources:
+    return edit_region(sources, "tile", f"{name} = {old}\n", f"{name} = {new}\n")
+
+
+def _tile(path: EntryPath, part: int, change: Callable[[int], int], sources: Sources) -> Sources:
+    """One of rows, warps and stages of a path's tile changed."""
+    text = region(sources, path)
+    found = re.search(rf"^{path.upper()}_ROWS, .* = (\d+), (\d+), (\d+)$", text, re.MULTILINE)
+    if found is None:
+        raise Refused(f"the {path} path's tile is not one line of three constants")
+    start, end = found.span(part)
+    return replace_region(sources, path, f"{text[:start]}{change(int(found[part]))}{text[end:]}")
+
+
+def _rows_128(sources: Sources) -> Sources:
+    return _tile("full", 2, lambda _: 8, _tile("full", 1, lambda _: 128, sources))
+
+
+def _clear_tiles(sources: Sources) -> Sources:
+    """Tiles that every row of the block sees, in a loop of their own without a mask of positions."""
+    text = region(sources, "full")
+    load = re.search(r"^            kt, vt = (load_tile\(.*?\)\n|load_tile\(\n.*?^            \)\n)", text, re.M | re.S)
+    if load is None:
+        raise Refused("the full path does not load its tiles in one place")
+    return edit_region(sources, "full", MASKED_LOOP, CLEAR_LOOP.replace("LOAD\n", load[1]))
+
+
+def _backward(sources: Sources) -> Sources:
+    return edit_region(sources, "full", FORWARD, BACKWARD)
+
+
+def _whole_pages(sources: Sources) -> Sources:
+    """One look into the table for a tile, where pages hold whole tiles: PAGED is 2 there."""
+    whole = "2 if page_tokens % BLOCK_KEYS == 0 else 1"
+    rows = "        ROWS=DECODE_ROWS,\n"
+    edits = (
+        ("keys", EACH_KEY, EACH_TILE),
+        ("full", "        PAGED=paged,\n", f"        PAGED=({whole}) if paged else 0,\n"),
+        ("decode", "page_tokens, D, True)\n", "page_tokens, D, PAGED)\n"),
+        ("decode", "    D: tl.constexpr,\n    ROWS", "    D: tl.constexpr,\n    PAGED: tl.constexpr,\n    ROWS"),
+        ("decode", rows, f"        PAGED={whole},\n{rows}"),
+    )
+    for name, old, new in edits:
+        sources = edit_region(sources, name, old, new)
+    return sources
+
+
+def _share(key: str, reason: str) -> Callable[[Facts], str | None]:
+    def evidence(facts: Facts) -> str | None:
+        share = facts.share_ratio.get(key, 0.0)
+        return f"{key} takes {share:.0%} of the weighted latency; {reason}" if share >= WORTH_A_TRY_RATIO else None
+
+    return evidence
+
+
+def _split_mechanism(size: int, gain_ratio: float) -> Mechanism:
+    return Mechanism(
+        name=f"split_{size}",
+        scope="joint",
+        summary=f"keys cut every {size} tokens instead of 512",
+        rationale="Shorter splits keep more multiprocessors busy when sequences are few; longer ones merge less often.",
+        numerical_risks="A row's softmax is taken in other parts; both paths must cut at the same keys.",
+        falsification="No lower weighted latency, or full and decode rows that differ in a bit.",
+        expected_gain_ratio=gain_ratio,
+        edit=partial(_constant, "SPLIT", 512, size),
+        evidence=_share("decode", "how many programs a sequence gets is set by its splits"),
+        contract=("kv_split",),
+        excludes=tuple(f"split_{other}" for other in SPLITS if other != size),
+        opened_by=("keys_128", "whole_pages"),
+    )
+
+
+def _stage_mechanism(path: EntryPath, change: int, gain_ratio: float) -> Mechanism:
+    word = "more" if change > 0 else "fewer"
+    return Mechanism(
+        name=f"{path}_stage_{word}",
+        scope=path,
+        summary=f"one tile of keys {word} in flight",
+        rationale="More tiles under way hide more of the memory's latency; fewer leave room for another block.",
+        numerical_risks="None: the order of the tiles is the same.",
+        falsification="No lower latency on this path, or more shared memory than a block has.",
+        expected_gain_ratio=gain_ratio,
+        edit=partial(_tile, path, 3, lambda stages: stages + change),
+        evidence=_share(path, "its tiles are loaded while the ones before are multiplied"),
+        excludes=(f"{path}_stage_{'fewer' if change > 0 else 'more'}",),
+        opened_by=("keys_128", "full_rows_128") if path == "full" else ("keys_128",),
+    )
+
+
+CATALOGUE: tuple[Mechanism, ...] = (
+    Mechanism(
+        name="full_clear_tiles",
+        scope="full",
+        summary="tiles that every row sees without a mask of positions",
+        rationale="Only the tiles on the diagonal need comparing positions; the others are most of a long prompt.",
+        numerical_risks="None: a mask that is true everywhere changes no score.",
+        falsification="No lower latency on this path, as when the masks are hidden behind the products.",
+        expected_gain_ratio=1.15,
+        edit=_clear_tiles,
+        evidence=_share("full", "every score is compared with its row's position"),
+    ),
+    Mechanism(
+        name="full_rows_128",
+        scope="full",
+        summary="tiles of 128 queries by 8 warps",
+        rationale="A tile of keys is loaded once for twice as many queries.",
+        numerical_risks="None while the instruction stays wgmma: a row's products and sums keep their order.",
+        falsification="No lower latency on this path, or a row that differs in a bit.",
+        expected_gain_ratio=1.2,
+        edit=_rows_128,
+        evidence=_share("full", "each tile of keys is loaded again for every 64 queries"),
+    ),
+    Mechanism(
+        name="full_longest_first",
+        scope="full",
+        summary="the tiles with the most keys first",
+        rationale="Late tiles see many more keys than early ones; begun last, they leave multiprocessors idle.",
+        numerical_risks="None: which program takes which tile changes no row.",
+        falsification="No lower latency on this path.",
+        expected_gain_ratio=1.1,
+        edit=_backward,
+        evidence=_share("full", "its longest tiles are begun last"),
+    ),
+    Mechanism(
+        name="whole_pages",
+        scope="joint",
+        summary="one look into the table of pages for a tile, where pages hold whole tiles",
+        rationale="A division and a load for every key of every tile can be one for the tile.",
+        numerical_risks="None: the same keys are loaded.",
+        falsification="No lower latency on the paged workloads.",
+        expected_gain_ratio=1.15,
+        edit=_whole_pages,
+        evidence=_share("decode", "every key's page is looked up"),
+    ),
+    *(_split_mechanism(size, gain_ratio) for size, gain_ratio in zip(SPLITS, (1.2, 1.05), strict=True)),
+    Mechanism(
+        name="keys_128",
+        scope="joint",
+        summary="tiles of 128 keys instead of 64",
+        rationale="Half as many steps of the running maximum, and longer products between them.",
+        numerical_risks="The running maximum and the sum of weights are taken over other tiles, on both paths alike.",
+        falsification="No lower weighted latency, spilled registers, or rows that differ in a bit.",
+        expected_gain_ratio=1.1,
+        edit=partial(_constant, "BLOCK_KEYS", 64, 128),
+        evidence=_share("full", "every 64 keys end in a maximum, a rescaling and a barrier"),
+        contract=("kv_tile", "weight_sum_order"),
+        opened_by=("full_rows_128",),
+    ),
+    _stage_mechanism("full", -1, 1.03),
+    _stage_mechanism("full", 1, 1.02),
+    _stage_mechanism("decode", 1, 1.03),
+    _stage_mechanism("decode", -1, 1.02),
+)
