@@ -27,7 +27,7 @@ KERNEL = "kernel.py"
 _FILE = re.compile(r"[a-z][a-z0-9_]{0,60}\.py")
 _NAME = re.compile(r"_?[A-Za-z][A-Za-z0-9_]{0,100}|_")
 _COOKIE = re.compile(r"^[ \t]*#.*?coding[:=][ \t]*([-\w.]+)")
-_ESCAPE = re.compile(r"\\(?![\n\\'\"nt0-9rxabfuUN])")
+_ESCAPE = re.compile(r"\\(?!$|[\\'\"nt0-3rxabfuUN])")
 _RESERVED = frozenset({*sys.stdlib_module_names, "torch", "triton", "numpy", "sitecustomize", "usercustomize"})
 Function = ast.FunctionDef
 
@@ -130,6 +130,7 @@ def _parsed(file: str, text: str) -> ast.Module:
     try:
         tree = ast.parse(text, file)
         _check_size(file, tree)
+        _check_numbers(file, text, tree)
         _check_identifiers(file, text)
     except SyntaxError as error:
         raise _bad(file, error.lineno or 1, f"this is no Python: {error.msg}") from error
@@ -150,6 +151,16 @@ def _check_size(file: str, tree: ast.Module) -> None:
         if nodes > MOST_NODES:
             raise _bad(file, getattr(node, "lineno", 1), f"the file has more than {MOST_NODES} syntax nodes; split it")
         stack += [(child, depth + 1) for child in ast.iter_child_nodes(node)]
+
+
+def _check_numbers(file: str, text: str, tree: ast.Module) -> None:
+    """`1if x` is a number and a word to some versions of Python, with a warning, and an error to later ones."""
+    lines = text.split("\n")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and node.end_col_offset is not None:
+            after = lines[(node.end_lineno or 1) - 1].encode()[node.end_col_offset :][:1]
+            if after.isalpha() and not isinstance(node.value, bool):
+                raise _bad(file, node.lineno, "a number runs into a word; write a space between them")
 
 
 def _check_identifiers(file: str, text: str) -> None:

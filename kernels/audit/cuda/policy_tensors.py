@@ -12,7 +12,7 @@ from kernelbraid.kernels.audit.cuda import policy_words as words
 from kernelbraid.kernels.audit.cuda.policy_source import KERNEL, Function, Module, inside
 from kernelbraid.kernels.audit.outcome import Correctness
 
-MOST_ROUNDS = 40
+MOST_ROUNDS = 16
 _GATHERING = frozenset({"dict", "enumerate", "list", "max", "min", "reversed", "tuple", "zip"})
 _COMPUTING = frozenset(
     {"abs", "bool", "divmod", "float", "int", "max", "min", "range", "round", "sorted", "str", "sum"}
