@@ -5,17 +5,18 @@ call and every call that must agree with it: written outputs, whole guards, the 
 both paths over the whole sequence, and the float64 reference. Seeds are drawn once the artifact is loaded.
 """
 
+import math
 import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from kernelbraid.kernels.audit.comparison import Bits, Difference, first_difference, inaccuracy
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed
-from kernelbraid.kernels.audit.layout import CallPlaces, Layout, plan_layout
+from kernelbraid.kernels.audit.layout import DTYPES, CallPlaces, Layout, plan_layout
 from kernelbraid.kernels.audit.memory import Inputs
 from kernelbraid.kernels.audit.outcome import CheckResult, Correctness
 from kernelbraid.kernels.audit.runner import Runner
@@ -23,6 +24,11 @@ from kernelbraid.kernels.operators.cases import Agreement, Call, Reference
 from kernelbraid.kernels.operators.operator import Entry, Operator
 
 HIDDEN_DRAWS = 2
+TIMED_BYTES = 8 << 20
+"""A timed shape up to this size is checked like the declared ones: it is where a path of its own would pay."""
+TIMED_DRAWS = 1
+"""So many of them in every audit; all of them before a promotion."""
+TIMED_AGREEMENTS = 6
 LATE_WAIT_S = 0.002
 NAMES = {
     "outputs_written": Correctness.OUTPUT_NOT_WRITTEN,
@@ -44,6 +50,8 @@ class Case:
     dims: Mapping[str, int]
     style: str
     seed: int
+    most_agreements: int | None = None
+    """So many, drawn in secret, beside those of the very shape; all of them when None."""
 
     def __str__(self) -> str:
         """All that is needed to make the inputs again."""
@@ -73,7 +81,7 @@ def check_name(failed: AuditFailure) -> str:
 
 
 def cases_of(operator: Operator) -> Iterator[Case]:
-    """Every declared case, and hidden shapes drawn now."""
+    """Every declared case, hidden shapes drawn now, and some of the timed ones."""
     rng = np.random.default_rng(secrets.randbits(64))
     for check in operator.checks:
         for style in check.styles:
@@ -82,6 +90,28 @@ def cases_of(operator: Operator) -> Iterator[Case]:
         for _ in range(HIDDEN_DRAWS):
             dims = {name: _draw(bound, rng) for name, bound in hidden.dims.items()}
             yield _case(operator, hidden.full, hidden.decode, dims, "normal")
+    timed = tuple(timed_cases(operator))
+    yield from (timed[index] for index in rng.permutation(len(timed))[:TIMED_DRAWS])
+
+
+def timed_cases(operator: Operator) -> Iterator[Case]:
+    """The workloads' own shapes, where a full-path call can have them, each once for both of its paths."""
+    shapes = {}
+    for workload in operator.workloads:
+        for pair in (*operator.checks, *operator.hidden):
+            full = operator.entry(pair.full)
+            if workload.entry in (pair.full, pair.decode) and set(full.dims) <= set(workload.dims):
+                dims = {name: workload.dims[name] for name in full.dims}
+                shapes[pair.full, pair.decode, tuple(dims.values())] = dims
+    for (full, decode, _), dims in shapes.items():
+        case = _case(operator, full, decode, dims, "normal")
+        if _bytes(case) <= TIMED_BYTES:
+            yield replace(case, most_agreements=TIMED_AGREEMENTS)
+
+
+def _bytes(case: Case) -> int:
+    tensors = (*case.full.inputs, *case.full.outputs)
+    return sum(math.prod(tensor.resolve(case.dims)) * DTYPES[tensor.dtype].itemsize for tensor in tensors)
 
 
 def _case(operator: Operator, full: str, decode: str, dims: Mapping[str, int], style: str) -> Case:
@@ -176,7 +206,8 @@ class Checker:
         self.tally.passed[check] += 1
 
     def _agree(self, full: Call, case: Case, outputs: Mapping[str, Bits]) -> None:
-        for batch in _batches(self.reference.agreements(full, case.decode), self.message_bytes):
+        agreements = _drawn(self.reference.agreements(full, case.decode), case)
+        for batch in _batches(agreements, self.message_bytes):
             calls = [agreement.call for agreement in batch]
             layout = plan_layout(1, [(call.entry, call.dims) for call in calls])
             results = self._outputs(self.first, layout, calls, str(case), False)
@@ -205,6 +236,21 @@ class Checker:
 
 def _copied(runner: Runner, places: CallPlaces) -> Mapping[str, Bits]:
     return {place.tensor.name: runner.outputs.read(place) for place in places.outputs}
+
+
+def _drawn(agreements: Iterator[Agreement], case: Case) -> Iterator[Agreement]:
+    """The agreements that a case asks for, in the reference's order."""
+    if case.most_agreements is None:
+        yield from agreements
+        return
+    every = list(agreements)
+    drawn = set(np.random.default_rng(case.seed).permutation(len(every))[: case.most_agreements].tolist())
+    shape = [case.dims[name] for name in case.full.dims]
+    yield from (
+        agreement
+        for number, agreement in enumerate(every)
+        if number in drawn or [agreement.call.dims[name] for name in agreement.call.entry.dims] == shape
+    )
 
 
 def _bits_at(values: Bits, index: tuple[int, ...]) -> int:

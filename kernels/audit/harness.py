@@ -20,7 +20,7 @@ from kernelbraid.kernels.audit import environment as machine
 from kernelbraid.kernels.audit import lock, physics, plan, statistics
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.build import Builder
-from kernelbraid.kernels.audit.checks import Checker, Tally, cases_of
+from kernelbraid.kernels.audit.checks import Case, Checker, Tally, cases_of, timed_cases
 from kernelbraid.kernels.audit.clock import Session, drowned
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.limits import Limits
@@ -130,6 +130,7 @@ class Harness:
             self._ready()
             self._check(candidate, progress)
             self._time_arms(candidate, root, incumbent, progress)
+            self._check_timed_shapes(progress)
         except AuditFailure as failure:
             return progress.failed(self._judged(failure))
         return progress.verified(CANDIDATE)
@@ -227,13 +228,23 @@ class Harness:
             raise InfrastructureFailed(Infrastructure.ENVIRONMENT_CHANGED, evidence, error.log) from error
 
     def _check(self, candidate: Candidate, progress: "Progress") -> None:
-        with _on_cpus(self._other_cpus):
-            progress.built(self._artifact(candidate))
-            started = time.perf_counter()
-            try:
+        progress.built(self._artifact(candidate))
+        progress.due = tuple(cases_of(self.operator))
+        self._check_due(progress)
+
+    def _check_timed_shapes(self, progress: "Progress") -> None:
+        """All of them for whom a confirmation was worth its time; anyone else had some, drawn in secret."""
+        progress.due = tuple(timed_cases(self.operator)) if progress.confirmation is not None else ()
+        if progress.due:
+            self._check_due(progress)
+
+    def _check_due(self, progress: "Progress") -> None:
+        started = time.perf_counter()
+        try:
+            with _on_cpus(self._other_cpus):
                 self._run_checks(progress)
-            finally:
-                progress.check_s = time.perf_counter() - started
+        finally:
+            progress.check_s += time.perf_counter() - started
 
     def _run_checks(self, progress: "Progress") -> None:
         assert progress.artifact is not None, "checks follow the build"
@@ -246,7 +257,7 @@ class Harness:
                 progress.tally.passed["identity"] += 2
                 parts = (self.operator, self._reference, first, second, inputs, self._limits.message_bytes)
                 try:
-                    Checker(*parts, progress.tally).run(list(cases_of(self.operator)))
+                    Checker(*parts, progress.tally).run(progress.due)
                 finally:
                     progress.printed = first.printed()
 
@@ -324,6 +335,8 @@ class Progress:
 
     tally: Tally = field(default_factory=Tally)
     artifact: Artifact | None = None
+    due: tuple[Case, ...] = ()
+    """The cases that the next run of the checks makes."""
     screen: Blocks | None = None
     confirmation: Blocks | None = None
     incumbent: str | None = None

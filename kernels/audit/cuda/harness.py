@@ -21,7 +21,7 @@ import numpy as np
 from kernelbraid.kernels.audit import environment as machine
 from kernelbraid.kernels.audit import lock
 from kernelbraid.kernels.audit.artifact import Artifact
-from kernelbraid.kernels.audit.checks import Checker, cases_of
+from kernelbraid.kernels.audit.checks import Checker
 from kernelbraid.kernels.audit.clock import Session, drowned
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, MakeBuilder, bare
 from kernelbraid.kernels.audit.cuda.clock import DeviceSession
@@ -200,7 +200,7 @@ class DeviceHarness(Harness):
                 pair = (cast(Runner, first), cast(Runner, second), cast(Inputs, self._inputs))
                 parts = (self.operator, self._reference, *pair, self._limits.message_bytes)
                 try:
-                    Checker(*parts, progress.tally).run(list(cases_of(self.operator)))
+                    Checker(*parts, progress.tally).run(progress.due)
                 finally:
                     progress.printed = first.printed()
 
