@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelbraid.kernels.audit.layout import Layout, Place
+from kernelbraid.kernels.audit.layout import PAGE_BYTES, Layout, Place
 
 _ADD_SEALS = 1033
 _SEAL_SHRINK_GROW = 0x2 | 0x4
@@ -65,10 +65,12 @@ class Outputs(MemoryFile):
         super().__init__("outputs", size_bytes)
         fcntl.fcntl(self.descriptor, _ADD_SEALS, _SEAL_SHRINK_GROW)
         self._tile = np.zeros(_TILE_BYTES, np.uint8)
+        self._tiled = self._tile
 
     def poison(self, layout: Layout) -> None:
         """Overwrite all windows of the layout."""
         self._tile = np.frombuffer(secrets.token_bytes(_TILE_BYTES), np.uint8)
+        self._tiled = np.tile(self._tile, 2 * PAGE_BYTES // _TILE_BYTES)
         for start, size in layout.windows:
             self.bytes[start : start + size].reshape(-1, _TILE_BYTES)[...] = self._tile
 
@@ -86,7 +88,9 @@ class Outputs(MemoryFile):
     def first_broken_canary(self, layout: Layout) -> tuple[int, int, int] | None:
         """(offset, found byte, expected byte) of the first canary byte that was overwritten."""
         for start, end in layout.gaps():
-            expected = np.resize(np.roll(self._tile, -(start % _TILE_BYTES)), end - start)
+            first = start % _TILE_BYTES
+            # A window's edge is at most a page from its tensor, and less than two tensors are apart.
+            expected = self._tiled[first : first + end - start]
             differing = np.flatnonzero(self.bytes[start:end] != expected)
             if differing.size:
                 at = int(differing[0])

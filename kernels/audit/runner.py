@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -249,6 +248,7 @@ class Runner:
         while (state := _state(self.pid)) not in states:
             if time.monotonic() > deadline:
                 raise CandidateFailed(otherwise, f"{evidence} (state {state})", self.printed())
+            os.sched_yield()
 
 
 def _fault_verdict(fault: tuple[int, ...]) -> tuple[Correctness, str]:
@@ -287,7 +287,8 @@ def _exit_verdict(status: int | None, answer: bytes = b"") -> tuple[Correctness,
 
 def _state(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0].decode()
     except OSError:
         return "X"
 
