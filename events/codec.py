@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from kernelbraid.events.errors import EventInvalid, LogDamaged
 from kernelbraid.events.event import Actor, Event, Recorded
 from kernelbraid.events.registry import BY_NAME
-from kernelbraid.events.upcasts import UPCASTS, Payload, Upcast, upcast
+from kernelbraid.events.upcasts import UPCASTS, Upcast, upcast
 
 
 class Record(TypedDict):
@@ -25,10 +25,13 @@ class Record(TypedDict):
     type: str
     version: int
     previous: str
-    payload: Payload
+    payload: bytes
+    """JSON, not yet looked at: it is parsed and validated in one go."""
 
 
 RECORD_FIELDS = Record.__required_keys__
+_PAYLOAD = b',"payload":'
+"""Ends the envelope: nothing in an envelope can hold it, and the payload is the record's last field."""
 
 
 class Codec:
@@ -45,8 +48,8 @@ class Codec:
         self._types = types
         self._upcasts = upcasts
         # Looked up once per event read: the validator's bound method saves two attribute look-ups a million times.
-        self._readers: dict[str, tuple[int, Callable[[Payload], Event]]] = {
-            name: (kind.version, kind.__pydantic_validator__.validate_python) for name, kind in types.items()
+        self._readers: dict[str, tuple[int, Callable[[bytes], Event]]] = {
+            name: (kind.version, kind.__pydantic_validator__.validate_json) for name, kind in types.items()
         }
 
     def knows(self, name: str) -> bool:
@@ -68,7 +71,7 @@ class Codec:
         if self._types.get(kind.__name__) is not kind:
             raise EventInvalid(f"{_place(event)} cannot be stored: its type is not in the union of events")
         try:
-            same = self._readers[kind.__name__][1](orjson.loads(payload)) == event.event
+            same = self._readers[kind.__name__][1](payload) == event.event
         except ValidationError as error:
             raise EventInvalid(
                 f"{_place(event)} cannot be stored (NaN, infinity or a wrong value?): {error}"
@@ -89,7 +92,7 @@ class Codec:
                 raise EventInvalid(f"no event type is called {name!r}: a newer kernelbraid may know it")
             today, validate = reader
             if version != today:
-                payload = upcast(name, payload, version, today, self._upcasts)
+                payload = orjson.dumps(upcast(name, orjson.loads(payload), version, today, self._upcasts))
             index, size = record["batch"]
             return Recorded(
                 record["campaign"],
@@ -112,12 +115,14 @@ def parsed(state: bytes) -> Record:
     if not isinstance(state, bytes):
         raise LogDamaged(f"the stored value is {type(state).__name__}, not bytes")
     try:
-        record = orjson.loads(state)
+        envelope, found, rest = state.partition(_PAYLOAD)
+        record = orjson.loads(envelope + b"}" if found else state)
     except orjson.JSONDecodeError as error:
         raise LogDamaged(f"the stored bytes are no JSON: {error}") from error
     # Counting the fields is quick, and enough to read: one that is not there raises KeyError. verify compares names.
-    if not isinstance(record, dict) or len(record) != len(RECORD_FIELDS):
+    if not isinstance(record, dict) or len(record) != len(RECORD_FIELDS) - 1 or not rest.endswith(b"}"):
         raise LogDamaged("the stored bytes are no event record")
+    record["payload"] = rest[:-1]
     return cast(Record, record)
 
 
