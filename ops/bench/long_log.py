@@ -1,4 +1,4 @@
-"""A log of a million events: extended from a real campaign's last iteration, then read in a process of its own."""
+"""A log of a million events: a real campaign's own iterations over and over, then read in a process of its own."""
 
 import itertools
 import subprocess
@@ -13,6 +13,7 @@ import orjson
 from eventsourcing.persistence import StoredEvent
 
 from kernelbraid.events import decider
+from kernelbraid.events.audit import AuditCompleted
 from kernelbraid.events.chain import hash_of, head_of
 from kernelbraid.events.event import Decision, Recorded
 from kernelbraid.events.recorder import Advance
@@ -46,7 +47,7 @@ def bench_long_log(events: int) -> dict[str, object]:
 
 
 def extend(folder: Path, events: int) -> None:
-    """Repeats the campaign's last iteration under new ids until its log has so many events."""
+    """Repeats the campaign's own iterations in turn, under new ids, until its log has so many events."""
     store = open_store(store_url(folder), synchronous="NORMAL")
     assert isinstance(store, SqliteStore)
     try:
@@ -81,27 +82,40 @@ def _insert(store: SqliteStore, chunk: list[StoredEvent]) -> None:
 
 def _rows(store: SqliteStore, events: int) -> Iterator[StoredEvent]:
     log = list(store.read(CAMPAIGN))
-    template = _template(log)
+    templates = itertools.cycle(_templates(log))
     position, previous = log[-1].position, store.head(CAMPAIGN).hash
     number = sum(isinstance(item.event, OpportunityRaised) for item in log)
     while position < events:
         number += 1
-        for name, head, payload in template:
+        for name, head, payload in next(templates):
             position += 1
             state = head % (position, position - 1, previous.encode()) + _numbered(payload, number) + b"}"
             previous = hash_of(state)
             yield StoredEvent(CAMPAIGN, position, name, state)
 
 
-def _template(log: list[Recorded]) -> list[tuple[str, bytes, bytes]]:
-    """The last whole iteration without a promotion: from an opportunity to the lineage decision."""
+Template = tuple[str, bytes, bytes]
+"""An event's type, its envelope and its payload, with places for what differs from one iteration to the next."""
+
+
+def _templates(log: list[Recorded]) -> list[list[Template]]:
+    """Every whole iteration whose screen ruled a gain out: from an opportunity to the lineage decision.
+
+    They are what a long campaign consists of, and they use no confirmation up, so their log is one that the rules
+    allow.
+    """
     starts = [place for place, item in enumerate(log) if isinstance(item.event, OpportunityRaised)]
     spans = [log[start:end] for start, end in itertools.pairwise(starts)]
-    span = next(span for span in reversed(spans) if len(span) == 5)
-    return [_event_template(item, span) for item in span]
+    return [[_event_template(item, span) for item in span] for span in spans if any(map(_screened_out, span))]
 
 
-def _event_template(item: Recorded, span: list[Recorded]) -> tuple[str, bytes, bytes]:
+def _screened_out(item: Recorded) -> bool:
+    audit = item.event
+    measurement = audit.measurement if isinstance(audit, AuditCompleted) else None
+    return measurement is not None and measurement.confirmation is None
+
+
+def _event_template(item: Recorded, span: list[Recorded]) -> Template:
     name = type(item.event).__name__
     head = (
         f'{{"campaign":"{CAMPAIGN}","position":%d,"recorded_at":"{item.recorded_at.isoformat(timespec="microseconds")}",'
