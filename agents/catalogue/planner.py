@@ -68,7 +68,7 @@ def withdrawal(state: State, opportunity: Opportunity, desk: Desk) -> str | None
 
 def _merge_withdrawal(state: State, opportunity: Opportunity, best: Implementation) -> str | None:
     left = opportunity.parents[0]
-    if left == best.id or all(parent in state.merge_list for parent in opportunity.parents):
+    if left == best.id or set(opportunity.parents) <= set(_waiting(state)):
         return None
     return f"the best is {best.id} now" if state.implementations[left].promoted else f"{left} waits no longer"
 
@@ -123,13 +123,18 @@ def follow_ups(
 def _merges(state: State, desk: Desk) -> Iterator[OpportunityRaised]:
     best = _best(state)
     waiting = {state.opportunities[item].parents for item in state.pending}
-    members = [state.implementations[name] for name in (*state.merge_list, *evidence.brought_back(state))]
+    members = [state.implementations[name] for name in _waiting(state)]
     pairs = [(left, right) for left, right in itertools.combinations(members, 2) if evidence.are_siblings(left, right)]
     beside_best = ((best, member) for member in members if evidence.stands_beside(state, member, best))
     for left, other in (*beside_best, *pairs):
         extra = evidence.extra_mechanisms(other, left)
         if (left.id, other.id) not in waiting and extra and composes(desk, left.mechanisms, extra):
             yield _merge(state, left, other, extra)
+
+
+def _waiting(state: State) -> tuple[str, ...]:
+    """Those to be merged: deferred for it, or reactivated."""
+    return (*state.merge_list, *evidence.brought_back(state))
 
 
 def composes(desk: Desk, applied: tuple[str, ...], extra: tuple[str, ...]) -> bool:

@@ -61,6 +61,10 @@ def mark(name: str, place: str, sources: Sources) -> Sources:
     return replace_region(sources, place, f"/* {name} */\n" + region(sources, place))
 
 
+MOST_PLANS = 50
+"""Decisions of a planner before an action; more would be a circle."""
+
+
 class Stage:
     """A qualified campaign of the toy operator, its desk and its harness."""
 
@@ -151,7 +155,9 @@ class Stage:
 
     def step(self) -> str:
         """Everything that follows from the planner's next action; returns its implementation, or "" without one."""
-        while not self.state.open_actions:
+        for _ in range(MOST_PLANS):
+            if self.state.open_actions:
+                break
             if not self.plan():
                 return ""
         (action,) = self.state.open_actions

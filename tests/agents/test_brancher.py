@@ -1,8 +1,11 @@
 """Every lineage decision, reached by a real search with latencies made for the purpose."""
 
+from dataclasses import replace
+
 import pytest
 
-from kernelbraid.events.event import Event
+from kernelbraid.events import decider
+from kernelbraid.events.event import Decision, Event
 from kernelbraid.events.lineage import (
     BranchAbandoned,
     BranchArchived,
@@ -11,7 +14,7 @@ from kernelbraid.events.lineage import (
     BranchReactivated,
 )
 from kernelbraid.events.search import ActionProposed, OpportunityRaised
-from kernelbraid.events.state import fold
+from kernelbraid.events.state import Implementation, State, fold
 from kernelbraid.events.store import Store
 from kernelbraid.events.values import ROOT
 from tests.agents.stage import Stage, mechanism
@@ -125,6 +128,36 @@ def test_a_gain_too_small_to_promote_is_archived_reactivated_by_the_next_best_an
     merges = [event for event in events_of(store, "toy", ActionProposed) if len(event.parents) == 2]
     assert [(event.parents, event.ancestor) for event in merges] == [(("i0002", "i0001"), ROOT)]
     assert stage.tried()[-1] == ("joint_step", "decode_step")
+
+
+def test_two_changes_brought_back_together_are_merged_and_nothing_is_raised_for_ever(store: Store) -> None:
+    # given a change of each path of the root, set aside by a noisy audit, and a step that wins after them
+    stage = Stage(
+        store,
+        mechanism("full_step", 9.0, "full"),
+        mechanism("decode_step", 8.0, "decode"),
+        mechanism("joint_step", 1.1),
+        gains={"full_step": 1.1, "decode_step": 1.1, "joint_step": 1.5},
+    )
+    for _ in range(2):
+        name = stage.begin()
+        stage.record(name, replace(stage.found(name), confirmation=None))
+        stage.commit(lambda state, name=name: set_aside(state, state.implementations[name]))
+    # when
+    stage.step()
+    reactivated = [event.implementation for event in events_of(store, "toy", BranchReactivated)]
+    while stage.step():
+        pass
+    # then both come back with the new best and are taken in
+    assert reactivated == ["i0001", "i0002"]
+    best = stage.state.implementations[stage.state.best or ""]
+    assert set(best.mechanisms) == {"full_step", "decode_step", "joint_step"}
+
+
+def set_aside(state: State, implementation: Implementation) -> Decision:
+    """An archiving by hand."""
+    events = decider.archive_branch(state, implementation.id, "by hand")
+    return Decision("brancher", implementation.audited_at, events)
 
 
 def test_what_was_archived_after_a_promotion_is_not_brought_back_by_it(store: Store) -> None:
