@@ -105,6 +105,8 @@ def _last_found(store: Store, operator: Operator, target: str) -> Champion | Non
             state = fold(store.read(row.name))
         if state.best not in (None, ROOT):
             return _of_state(store, state)
+        if state.best == ROOT and state.forked_from is not None:
+            return None  # what its origin had found was judged again, and did not hold
     return None
 
 

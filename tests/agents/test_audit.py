@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from kernelbraid.agents.audit import SourcesMissing, audit, sources_at
+from kernelbraid.events import values
 from kernelbraid.events.errors import KernelbraidError
 from kernelbraid.events.values import Performance
-from kernelbraid.kernels.audit.outcome import Candidate, Correctness
+from kernelbraid.kernels.audit import outcome
+from kernelbraid.kernels.audit.outcome import Candidate, Correctness, Infrastructure
 from kernelbraid.kernels.audit.simulated import SimulatedHarness
 from kernelbraid.kernels.operators.operator import Operator, OperatorError, OperatorMissing, Workload
 
@@ -96,3 +98,9 @@ def test_an_operator_or_target_that_is_none_is_refused() -> None:
         audit("no_such_operator", {"k.c": ""}, harness=by_length)
     with pytest.raises((KernelbraidError, OperatorError)):
         audit(TOY, {"k.c": ""}, target="abacus", harness=by_length)
+
+
+def test_the_log_knows_every_verdict_that_the_harness_has() -> None:
+    for ours, theirs in ((values.Correctness, Correctness), (values.Infrastructure, Infrastructure)):
+        assert {item.value for item in ours} == {item.value for item in theirs}
+    assert {item.value for item in Performance} == {item.value for item in outcome.Performance}
