@@ -22,15 +22,6 @@ class Duty:
     subject: str = ""
 
 
-def duties(state: State, desk: Desk, elapsed_s: float = 0.0) -> Iterator[Duty]:
-    """Everything that is due at this state, started work first."""
-    yield from started(state)
-    if stop_reason(state, desk, elapsed_s) is not None:
-        yield Duty("driver")
-    elif planner.plan(state, desk, elapsed_s) is not None:
-        yield Duty("planner")
-
-
 def started(state: State) -> Iterator[Duty]:
     """What was begun and is not finished: audits to repeat, open actions, timings, lineage decisions."""
     if state.stale and state.status == "opening":

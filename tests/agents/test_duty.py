@@ -1,6 +1,6 @@
 """Who is due at every point of one action's life, and when the campaign is to stop."""
 
-from kernelbraid.agents import duty
+from kernelbraid.agents import duty, planner
 from kernelbraid.agents.duty import Duty
 from kernelbraid.events import decider
 from kernelbraid.events.event import Decision
@@ -10,8 +10,13 @@ from tests.agents.stage import Stage, mechanism
 
 
 def due(stage: Stage, elapsed_s: float = 0.0) -> list[Duty]:
-    """Everything that is due now."""
-    return list(duty.duties(stage.state, stage.desk, elapsed_s))
+    """Everything that is due now, started work first."""
+    state, desk = stage.state, stage.desk
+    if duty.stop_reason(state, desk, elapsed_s) is not None:
+        last = [Duty("driver")]
+    else:
+        last = [Duty("planner")] if planner.plan(state, desk, elapsed_s) else []
+    return [*duty.started(state), *last]
 
 
 def test_planner_editor_auditor_and_brancher_are_due_in_turn_and_the_driver_at_the_end(store: Store) -> None:
