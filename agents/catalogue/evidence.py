@@ -103,8 +103,42 @@ def tries(state: State, mechanism: str) -> Iterator[Action]:
     return (state.actions[action] for action in state.attempts.get((mechanism,), ()))
 
 
+class _Known:
+    """What one position's log says about many mechanisms at once, found once: a plan weighs each of them often."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.position = state.position
+        self.falsified: dict[str, list[Implementation]] = {}
+        self.merges = [action for action in state.actions.values() if len(action.parents) > 1]
+        self.statuses: dict[str, set[str]] = {}
+        """Of the opportunities raised on one implementation alone."""
+        for item in state.opportunities.values():
+            if len(item.parents) == 1:
+                self.statuses.setdefault(item.parents[0], set()).add(item.status)
+
+
+_last_known: list[_Known] = []
+
+
+def _known(state: State) -> _Known:
+    """Kept for the state and position asked about last; the log only grows, so a position's answers stay true."""
+    known = _last_known[0] if _last_known else None
+    if known is None or known.state is not state or known.position != state.position:
+        known = _Known(state)
+        _last_known[:] = [known]
+    return known
+
+
 def falsified_on(state: State, mechanism: str) -> list[Implementation]:
     """The parents on which the mechanism was tried and brought nothing."""
+    known = _known(state).falsified
+    if mechanism not in known:
+        known[mechanism] = _falsified_on(state, mechanism)
+    return known[mechanism]
+
+
+def _falsified_on(state: State, mechanism: str) -> list[Implementation]:
     return [
         state.implementations[action.parents[0]]
         for action in tries(state, mechanism)
@@ -177,14 +211,13 @@ def _merge_promoted(state: State, tried: Implementation) -> bool:
     """Whether it won by being merged, so that a best of another line, which lacks it, may take it up again."""
     if tried.scope == "joint":
         return False
-    merges = (action for action in state.actions.values() if len(action.parents) > 1 and tried.id in action.parents)
+    merges = (action for action in _known(state).merges if tried.id in action.parents)
     return any(merge.implementation and state.implementations[merge.implementation].promoted for merge in merges)
 
 
 def _follow_up_untried(state: State, tried: Implementation) -> bool:
     """Whether what it was kept for was never tried, because the best moved on: that falsified nothing."""
-    raised = (item for item in state.opportunities.values() if item.parents == (tried.id,))
-    statuses = {item.status for item in raised}
+    statuses = _known(state).statuses.get(tried.id, set())
     return "withdrawn" in statuses and "consumed" not in statuses
 
 
@@ -199,7 +232,7 @@ def brought_back(state: State) -> Iterator[str]:
 
 def merged_before(state: State, name: str) -> bool:
     """Whether an action tried to merge it already."""
-    return any(name in action.parents and len(action.parents) > 1 for action in state.actions.values())
+    return any(name in action.parents for action in _known(state).merges)
 
 
 def newly_opened(mechanism: Mechanism, applied: Sequence[str], falsified: Iterable[Implementation]) -> str | None:
