@@ -246,10 +246,8 @@ class _Rules:
         """Literal, and on one line: Triton looks for the kernel's first line in the text that follows."""
         if not isinstance(node, ast.keyword) or node.arg not in words.JIT_KEYWORDS:
             raise self._refuse(node, f"triton.jit takes {', '.join(sorted(words.JIT_KEYWORDS))} here, nothing else")
-        for part in ast.walk(node.value):
-            text = isinstance(part, ast.Constant) and isinstance(part.value, str) and not part.value.isidentifier()
-            if text or not isinstance(part, ast.Constant | ast.Tuple | ast.List | ast.expr_context):
-                raise self._refuse(node, f"{node.arg} must be spelled out: numbers, or names of arguments")
+        if not _spelled_out(node.value):
+            raise self._refuse(node, f"{node.arg} must be spelled out: numbers, or names of arguments")
 
     def _arguments(self, node: ast.arguments) -> None:
         if node.vararg or node.kwarg:
@@ -548,6 +546,18 @@ def _is_arithmetic(line: str) -> bool:
 
 def _why(dotted: str) -> str:
     return next((f": {why}" for word, why in words.WHY.items() if f"{dotted}.".startswith(f"{word}.")), "")
+
+
+def _spelled_out(node: ast.expr) -> bool:
+    match node:
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            return all(map(_spelled_out, parts))
+        case ast.Constant(value=str() as text):
+            return text.isidentifier()
+        case ast.Constant(value=int()):
+            return True
+        case _:
+            return False
 
 
 def _is_name(node: ast.AST, name: str) -> bool:
