@@ -1,4 +1,4 @@
-"""verify and replay: what they pass, what they name, and how they exit."""
+"""verify, replay and doctor: what they pass, what they name, and how they exit."""
 
 import sqlite3
 from pathlib import Path
@@ -9,6 +9,9 @@ from kernelbraid.agents.search import Strategies, catalogue_strategies
 from kernelbraid.agents.strategy import Desk, Events
 from kernelbraid.events.search import ActionProposed
 from kernelbraid.events.state import State
+from kernelbraid.kernels.audit.harness import Harness
+from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
+from kernelbraid.ops import doctor
 from kernelbraid.ops.wiring import Wiring
 from tests.ops.conftest import CAMPAIGN, Cli, simulated
 
@@ -102,3 +105,16 @@ def test_a_rule_is_stated_where_it_is_broken(cli: Cli) -> None:
 
     assert result.exit_code == 1
     assert "a stopped campaign cannot be paused" in result.stderr
+
+
+def test_a_machine_without_proc_is_told_to_mount_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fails(*given: object) -> Harness:
+        raise MissingToolchain("gcc builds nothing that runs here: /proc/self/fd/15: cannot open")
+
+    monkeypatch.setattr(doctor, "Harness", fails)
+    monkeypatch.setattr(doctor, "_PROCESS_FILES", tmp_path / "nothing")
+
+    found = next(item for item in doctor.examine(f"sqlite:///{tmp_path}/s.db") if item.name == "build and run")
+
+    assert not found.present
+    assert "mount /proc" in found.advice
