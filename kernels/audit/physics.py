@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -33,10 +33,15 @@ def ceilings(program: Path) -> Mapping[str, float]:
 
     `program` is the compiled `ceilings.c`. Measured when the cache holds none for this machine and harness.
     """
-    path = cache_folder() / "physics" / f"{_key(program)}.json"
+    return kept(_key(program), lambda: _measured(program))
+
+
+def kept(key: str, measure: Callable[[], Mapping[str, float]]) -> Mapping[str, float]:
+    """What was measured under this key before, by any harness of this user, else measured now."""
+    path = cache_folder() / "physics" / f"{key}.json"
     found = _read(path)
     if found is None:
-        found = _measured(program)
+        found = dict(measure())
         _write(path, found)
     return MappingProxyType(found)
 

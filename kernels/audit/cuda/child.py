@@ -57,7 +57,6 @@ class Config:
 
     sources: str
     cache: str
-    cpu: int
     box: str
     """Path of the native box, empty for none."""
     reads: Sequence[str]
@@ -70,9 +69,10 @@ class Config:
 
 @dataclass
 class Layout:
-    """One PREPARE: bound calls, and their replay once captured."""
+    """One PREPARE: bound calls, one call of each kind among them, and the replay once captured."""
 
     run: Run
+    sample: Run
     calls: int
     replay: Run | None = None
 
@@ -135,12 +135,17 @@ class Child:
         index, calls = frames.unpacked_calls(payload)
         self.layouts.pop(index, None)
         bound = [(self.entries[call.entry], [self.backend.tensor(place) for place in call.tensors]) for call in calls]
-        self.layouts[index] = Layout(lambda: _call_each(bound), len(bound))
+        kinds = {
+            (call.entry, *(place.shape for place in call.tensors)): pair
+            for call, pair in zip(calls, bound, strict=True)
+        }
+        sample = list(kinds.values())
+        self.layouts[index] = Layout(lambda: _call_each(bound), lambda: _call_each(sample), len(bound))
 
     def _capture(self, index: int) -> None:
-        """Once as it is, so that everything is compiled, then once for the record."""
+        """One call of each kind as it is, so that everything is compiled and loaded, then all for the record."""
         layout = self.layouts[index]
-        self.backend.timed(layout.run)
+        self.backend.timed(layout.sample)
         layout.replay = self.backend.captured(layout.run)
 
     def _go(self, index: int) -> bytes:
@@ -187,8 +192,6 @@ def _settle_in(config: Config) -> None:
     tempfile.tempdir = None
     os.chdir(config.cache)
     os.environ |= dict.fromkeys(("TRITON_CACHE_DIR", "TRITON_HOME", "TMPDIR", "HOME"), config.cache)
-    if config.cpu >= 0:
-        os.sched_setaffinity(0, [config.cpu])
 
 
 def _give_up(config: Config) -> None:

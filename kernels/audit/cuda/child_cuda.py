@@ -20,7 +20,8 @@ from kernelbraid.kernels.audit.cuda.frames import TensorPlace, Trouble
 _TYPES = {"float32": "<f4", "bfloat16": "<i2", "int32": "<i4", "int64": "<i8"}
 _LAZY_PEER_ACCESS = 1
 _PRODUCT_SIZE = 8192
-_PRODUCTS = 6
+_LAUNCHES = 256
+_TRIES = 6
 
 
 class _IpcHandle(ctypes.Structure):
@@ -65,6 +66,8 @@ class CudaBackend:
 
     def tensor(self, place: TensorPlace) -> Any:
         """A torch tensor over the owner's memory."""
+        if not place.size_bytes:
+            return torch.empty(place.shape, dtype=vars(torch)[place.dtype], device="cuda")
         raw = torch.as_tensor(_Raw(self._bases[place.space] + place.offset, place), device="cuda")
         return raw.view(torch.bfloat16) if place.dtype == "bfloat16" else raw
 
@@ -99,10 +102,18 @@ class CudaBackend:
         return Trouble.DEVICE if "CUDA error" in text or "Triton Error [CUDA]" in text else None
 
     def measured(self) -> Mapping[str, float]:
-        """The rate of a large bfloat16 product of random values, the best of a few."""
+        """The rate of a large bfloat16 product of random values, and seconds a launch in a graph; the best of a few."""
         one, other = (torch.randn(_PRODUCT_SIZE, _PRODUCT_SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-        fastest_ns = min(self.timed(lambda: torch.matmul(one, other)) for _ in range(_PRODUCTS))
-        return {"flop_per_s": 2 * _PRODUCT_SIZE**3 / (fastest_ns * 1e-9)}
+        product_ns = min(self.timed(lambda: torch.matmul(one, other)) for _ in range(_TRIES))
+        word = torch.zeros(1, device="cuda")
+        launches = self.captured(lambda: _launch_often(word))
+        launch_ns = min(self.timed(launches) for _ in range(_TRIES)) / _LAUNCHES
+        return {"flop_per_s": 2 * _PRODUCT_SIZE**3 / (product_ns * 1e-9), "call_floor_s": launch_ns * 1e-9}
+
+
+def _launch_often(word: Any) -> None:
+    for _ in range(_LAUNCHES):
+        word.zero_()
 
 
 def _nothing() -> None:

@@ -36,6 +36,8 @@ class HostBackend:
         """An array over the file's bytes."""
         dtype = np.dtype(_DTYPES[place.dtype])
         count = place.size_bytes // dtype.itemsize
+        if not count:
+            return np.empty(place.shape, dtype)
         return np.frombuffer(self._maps[place.space], dtype, count, place.offset).reshape(place.shape)
 
     def captured(self, run: Run) -> Run:
@@ -53,5 +55,5 @@ class HostBackend:
         return Trouble.MEMORY if isinstance(error, MemoryError) else None
 
     def measured(self) -> Mapping[str, float]:
-        """None."""
-        return {}
+        """So high that nothing beats them: this machine's memory stands for a device that is none."""
+        return {"flop_per_s": 1e18, "call_floor_s": 1e-12}

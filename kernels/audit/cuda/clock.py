@@ -7,8 +7,8 @@ done shows poison there. Host code of the arms that are not being timed is stopp
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import permutations
 from statistics import median
@@ -21,20 +21,24 @@ from kernelbraid.kernels.audit.clock import FLOOR, Copy, GroupSamples, Pace, bla
 from kernelbraid.kernels.audit.comparison import first_difference, inaccuracy
 from kernelbraid.kernels.audit.cuda.device import Conditions
 from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
-from kernelbraid.kernels.audit.cuda.runner import Answered, DeviceRunner, Starter
+from kernelbraid.kernels.audit.cuda.runner import Answered, DeviceRunner
+from kernelbraid.kernels.audit.cuda.spares import Spares
 from kernelbraid.kernels.audit.cuda.vault import Message, Vault
 from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.layout import Place, plan_layout
-from kernelbraid.kernels.audit.outcome import CANDIDATE, Blocks, Correctness, Infrastructure
+from kernelbraid.kernels.audit.outcome import CANDIDATE, ROOT, Blocks, Correctness, Infrastructure
 from kernelbraid.kernels.audit.plan import Plan
 from kernelbraid.kernels.operators.cases import Call, Reference
 from kernelbraid.kernels.operators.operator import Operator
 
-MESSAGE_NS = 600_000
-"""A message is filled with calls up to about this time on the device."""
-BESIDE_NS = 300_000
-"""About what laying out inputs, poison and the sweep of the cache cost beside a message."""
-COPIES_PER_GROUP = 4
+MESSAGE_NS = 3_000_000
+"""A message is filled with calls up to about this time on the device: its own cost of some 300 us varies by tens."""
+GROUPS_PER_START = 4
+"""Groups that one set of processes times; a start costs as much as several of them."""
+SCREEN = Plan(groups=3, blocks=1, palindromes=1)
+CONFIRMATION = Plan(groups=8, blocks=1, palindromes=1, beside=(ROOT,), beside_blocks=1, most_groups=24)
+GROUPS_ADDED = 4
+COPIES_PER_START = 4
 SLICE_BYTES = 4096
 LOOK_AGAIN = 8
 """One message in so many is read once more, later."""
@@ -43,6 +47,7 @@ MOST_REFERENCE_ELEMENTS = 1 << 18
 THROTTLED_TRIES = 3
 DISPUTED_RATIO, DISPUTED_NS = 1.05, 20_000
 """A child's own time that is longer than the auditor's by more than this means that the clock was stopped early."""
+_LEAST_CALL_NS = 1_000
 BUSY_RATIO, BUSY_NS = 1.5, 100_000
 
 
@@ -111,30 +116,29 @@ class DeviceSession:
 
     operator: Operator
     reference: Reference
-    starter: Starter
+    spares: Spares
     artifacts: Mapping[str, Artifact]
     floor: Artifact
     vault: Vault
     inputs: DeviceInputs
     outputs: DeviceOutputs
-    cpu: int
+    pace: Pace | None = None
     copies: list[Copy] = field(default_factory=list)
     record: Record = field(default_factory=Record)
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(secrets.randbits(128)))
-    pace: Pace | None = None
     _messages: list[Message] = field(default_factory=list)
+    _last_arm: str = FLOOR
 
-    def run(self, plan: Plan, pace: Pace | None = None) -> Blocks:
-        """Time a plan's groups at a pace, which is measured when None.
+    def run(self, plan: Plan) -> Blocks:
+        """Time a plan's groups, at the pace that the session's first one sets.
 
         Raises CandidateFailed when any arm fails.
         """
-        self.pace = pace
-        return self._collected(plan, [self._group(plan) for _ in range(plan.groups)])
+        return self._collected(plan, self._groups(plan, plan.groups))
 
     def more(self, plan: Plan, blocks: Blocks, groups: int) -> Blocks:
         """The blocks with further groups of the same plan."""
-        return joined(blocks, self._collected(plan, [self._group(plan) for _ in range(groups)]))
+        return joined(blocks, self._collected(plan, self._groups(plan, groups)))
 
     def verify_copies(self, most_references: int) -> int:
         """Repeat every copied call, without a graph, in a process that was never timed; some against float64 too.
@@ -144,7 +148,8 @@ class DeviceSession:
         """
         if not self.copies:
             return 0
-        with self._started(CANDIDATE, self.artifacts[CANDIDATE], graphs=False) as runner:
+        with self.spares.take(graphs=False) as runner:
+            runner.load(self.artifacts[CANDIDATE], self._symbols)
             for number, copy in enumerate(self.copies):
                 self._repeat(runner, copy, number < most_references)
         return len(self.copies)
@@ -153,67 +158,68 @@ class DeviceSession:
         assert self.pace is not None, "the first group sets the pace"
         return collect(plan, self.operator, groups, self.pace.calls)
 
-    @contextmanager
-    def _started(self, arm: str, artifact: Artifact, graphs: bool) -> Iterator[DeviceRunner]:
-        """One loaded process."""
-        runner = DeviceRunner(self.starter, artifact, self.inputs, self.outputs, graphs, self.cpu)
-        with blaming(arm), runner:
-            runner.load([entry.symbol for entry in self.operator.entries])
-            yield runner
+    @property
+    def _symbols(self) -> list[str]:
+        return [entry.symbol for entry in self.operator.entries]
 
-    def _group(self, plan: Plan) -> GroupSamples:
-        """One set of fresh processes: start all at once, capture every workload, time every block."""
-        with ExitStack() as stack:
-            runners = self._start(stack, plan.arms)
-            if self.pace is None:
-                self.pace = self._measure_pace(plan.paired[0], runners[plan.paired[0]])
-            self._messages = self.vault.messages(self.pace.calls)
-            for arm, runner in runners.items():
-                self._capture(arm, runner)
-            return self._time_group(plan.paced(self.pace.pass_s), runners)
+    def _groups(self, plan: Plan, count: int) -> list[GroupSamples]:
+        """So many groups, a few by each set of fresh processes."""
+        found: list[GroupSamples] = []
+        while len(found) < count:
+            with ExitStack() as stack:
+                runners = self._start(stack, plan.arms)
+                found += [self._time_group(plan, runners) for _ in range(min(GROUPS_PER_START, count - len(found)))]
+                if CANDIDATE in runners:
+                    self._copy_some(runners[CANDIDATE])
+        return found
 
     def _start(self, stack: ExitStack, arms: Sequence[str]) -> dict[str, DeviceRunner]:
-        """Every arm's process and the empty candidate's, stopped. Their devices are opened side by side."""
+        """Every arm's process and the empty candidate's, captured and stopped, with nothing else left running."""
         artifacts = {**{arm: self.artifacts[arm] for arm in arms}, FLOOR: self.floor}
-        runners: dict[str, DeviceRunner] = {}
-        for arm, artifact in artifacts.items():
-            runners[arm] = DeviceRunner(self.starter, artifact, self.inputs, self.outputs, True, self.cpu)
-            stack.callback(runners[arm].close)
+        runners = {arm: stack.enter_context(self.spares.take(graphs=True)) for arm in artifacts}
         for arm, runner in runners.items():
             with blaming(arm):
-                runner.started()
-                runner.load([entry.symbol for entry in self.operator.entries])
+                runner.load(artifacts[arm], self._symbols)
+        if self.pace is None:
+            self.pace = self._measure_pace(arms[0], runners[arms[0]])
+        self._messages = self.vault.messages(self.pace.calls)
+        for message in self._messages:
+            self._capture(message, runners)
+        for runner in runners.values():
+            runner.freeze()
+        self.spares.quiet()
         return runners
 
-    def _capture(self, arm: str, runner: DeviceRunner) -> None:
-        for message in self._messages:
+    def _capture(self, message: Message, runners: Mapping[str, DeviceRunner]) -> None:
+        """All arms side by side: it is their host code that takes the time."""
+        message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
+        self.inputs.device.settle()
+        for arm, runner in runners.items():
             with blaming(arm):
-                runner.thaw()
                 runner.prepare(message.layout)
-                message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
-                self.inputs.device.settle()
-                runner.capture(message.layout)
-                runner.freeze()
+                runner.begin_capture(message.layout)
+        for arm, runner in runners.items():
+            with blaming(arm):
+                runner.end_capture(message.layout)
 
     def _measure_pace(self, arm: str, runner: DeviceRunner) -> Pace:
-        """A few single calls of every workload by the first arm say how many fill a message, and how long a pass is.
+        """A few single calls of every workload by the first arm say how many fill a message.
 
-        The arm's own time counts within bounds: the auditor's holds a floor that is not known yet.
+        The arm's own time counts: the auditor's holds a floor many times as long as a fast call.
         """
         times_ns = []
         for message in self.vault.messages([1] * len(self.operator.workloads)):
+            message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
+            self.inputs.device.settle()
             with blaming(arm):
                 runner.prepare(message.layout)
-                message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
-                self.inputs.device.settle()
                 runner.capture(message.layout)
-                found = [runner.release(message.layout, _nothing) for _ in range(3)]
+                found = [runner.release(message.layout, _nothing) for _ in range(4)]
             wall_ns, own_ns = (min(answered[side] for answered in found) for side in (0, 1))
-            times_ns.append(min(wall_ns, max(own_ns, wall_ns // 64, 1)))
-        most = [self.vault.most_calls(workload) for workload in self.operator.workloads]
-        counts = [_power_of_two(min(limit, MESSAGE_NS / taken)) for limit, taken in zip(most, times_ns, strict=True)]
-        messages_ns = [count * taken + BESIDE_NS for count, taken in zip(counts, times_ns, strict=True)]
-        return Pace(tuple(counts), tuple(messages_ns))
+            times_ns.append(min(wall_ns, max(own_ns, _LEAST_CALL_NS)))
+        pairs = list(zip(self.vault.most_calls, times_ns, strict=True))
+        counts = [_power_of_two(min(most, MESSAGE_NS / taken)) for most, taken in pairs]
+        return Pace(tuple(counts), tuple(count * taken for count, taken in zip(counts, times_ns, strict=True)))
 
     def _time_group(self, plan: Plan, runners: Mapping[str, DeviceRunner]) -> GroupSamples:
         samples = GroupSamples.empty(plan, len(self._messages))
@@ -222,11 +228,12 @@ class DeviceSession:
                 self._time_unthrottled(plan, runners, samples, block, index)
                 if block == 0:
                     samples.floors_ns.append(self._sample(FLOOR, runners[FLOOR], index))
-        if CANDIDATE in runners:
-            few = min(COPIES_PER_GROUP, len(self._messages))
-            for index in self.rng.choice(len(self._messages), few, replace=False).tolist():
-                self._copy(runners[CANDIDATE], index)
         return samples
+
+    def _copy_some(self, runner: DeviceRunner) -> None:
+        few = min(COPIES_PER_START, len(self._messages))
+        for index in self.rng.choice(len(self._messages), few, replace=False).tolist():
+            self._copy(runner, index)
 
     def _time_unthrottled(
         self, plan: Plan, runners: Mapping[str, DeviceRunner], samples: GroupSamples, block: int, index: int
@@ -289,8 +296,6 @@ class DeviceSession:
         before = self.record.sweeps_ns.setdefault(self._last_arm, [])
         before.append(time.monotonic_ns() - started_ns)
         self._last_arm = arm
-
-    _last_arm: str = FLOOR
 
     def _slices(self, message: Message) -> list[tuple[Place, int, int]]:
         """Place, offset and bytes: a stretch of a random output, and the end of the last one."""

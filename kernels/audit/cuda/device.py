@@ -29,6 +29,15 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """So many stretches of `width` bytes, each `pitch` bytes after the one before."""
+
+    count: int
+    width: int
+    pitch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shared:
     """What another process needs to open buffers: JSON-able facts, and descriptors that go with them."""
 
@@ -85,6 +94,9 @@ class Device(Protocol):
 
     def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, size_bytes: int) -> None:
         """Device to device, in order; done after `settle`."""
+
+    def copy_rows(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, rows: "Rows") -> None:
+        """As `copy`, for equally long stretches at equal distances in both buffers."""
 
     def fill(self, buffer: Buffer, offset: int, size_bytes: int, pattern: int) -> None:
         """Repeat a 32-bit pattern; offset and size are multiples of 4. Done after `settle`."""

@@ -6,18 +6,32 @@ opens the block that an allocation lies in.
 
 import ctypes
 import glob
+from ctypes import c_size_t, c_void_p
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from kernelbraid.kernels.audit.cuda.device import Buffer, Bytes, Conditions, DeviceFacts, DeviceLost, Shared
+from kernelbraid.kernels.audit.cuda.device import Buffer, Bytes, Conditions, DeviceFacts, DeviceLost, Rows, Shared
 from kernelbraid.kernels.audit.cuda.nvml import Sensors, open_sensors
 
 BLOCK_BYTES = 2 << 20
 STAGING_BYTES = 8 << 20
 _SPIN = 1
+_ON_DEVICE = 2
 _L2_ATTRIBUTE, _MAJOR_ATTRIBUTE, _MINOR_ATTRIBUTE = 38, 75, 76
+
+
+def _side(name: str) -> tuple[tuple[str, type], ...]:
+    kinds = (c_size_t, c_size_t, ctypes.c_uint, c_void_p, ctypes.c_uint64, c_void_p, c_size_t)
+    words = ("XInBytes", "Y", "MemoryType", "Host", "Device", "Array", "Pitch")
+    return tuple((name + word, kind) for word, kind in zip(words, kinds, strict=True))
+
+
+class _Copy2D(ctypes.Structure):
+    """CUDA_MEMCPY2D."""
+
+    _fields_ = (*_side("src"), *_side("dst"), ("WidthInBytes", c_size_t), ("Height", c_size_t))
 
 
 class Driver:
@@ -98,6 +112,16 @@ class CudaDevice:
         """On the context's default stream."""
         to, start = (ctypes.c_uint64(at) for at in (target.pointer + target_offset, source.pointer + source_offset))
         self._call("cuMemcpyDtoDAsync_v2", to, start, ctypes.c_size_t(size_bytes), None)
+
+    def copy_rows(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, rows: Rows) -> None:
+        """On the context's default stream."""
+        to, start = target.pointer + target_offset, source.pointer + source_offset
+        plan = _Copy2D(
+            *(0, 0, _ON_DEVICE, None, start, None, rows.pitch),
+            *(0, 0, _ON_DEVICE, None, to, None, rows.pitch),
+            *(rows.width, rows.count),
+        )
+        self._call("cuMemcpy2DAsync_v2", ctypes.byref(plan), None)
 
     def fill(self, buffer: Buffer, offset: int, size_bytes: int, pattern: int) -> None:
         """On the context's default stream."""

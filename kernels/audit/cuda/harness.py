@@ -11,7 +11,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -19,23 +19,26 @@ from typing import cast
 import numpy as np
 
 from kernelbraid.kernels.audit import environment as machine
-from kernelbraid.kernels.audit import lock
+from kernelbraid.kernels.audit import lock, statistics
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.checks import Checker
-from kernelbraid.kernels.audit.clock import Session, drowned
+from kernelbraid.kernels.audit.clock import Pace, Session, drowned
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, MakeBuilder, bare
-from kernelbraid.kernels.audit.cuda.clock import DeviceSession
+from kernelbraid.kernels.audit.cuda.ceilings import device_ceilings
+from kernelbraid.kernels.audit.cuda.clock import CONFIRMATION, GROUPS_ADDED, SCREEN, DeviceSession
 from kernelbraid.kernels.audit.cuda.device import Device
 from kernelbraid.kernels.audit.cuda.launcher import Settings, Zygote
 from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
 from kernelbraid.kernels.audit.cuda.runner import DeviceRunner, Starter
+from kernelbraid.kernels.audit.cuda.spares import Spares
 from kernelbraid.kernels.audit.cuda.vault import Vault
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.harness import MOST_REFERENCES, Harness, Progress
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.memory import Inputs
 from kernelbraid.kernels.audit.native import native_programs
-from kernelbraid.kernels.audit.outcome import Blocks, Candidate, Correctness, Infrastructure
+from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, Blocks, Candidate, Correctness, Infrastructure
+from kernelbraid.kernels.audit.physics import impossible
 from kernelbraid.kernels.audit.runner import Runner
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
 from kernelbraid.kernels.audit.scratch import scratch_folder
@@ -45,6 +48,8 @@ from kernelbraid.kernels.toolchains.cc import find_compiler
 from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
 
 HERE = Path(__file__).resolve().parent
+SPARES = 6
+"""Two processes that check a candidate and four that time it first."""
 
 
 class DeviceHarness(Harness):
@@ -80,10 +85,13 @@ class DeviceHarness(Harness):
         cores = sorted(os.sched_getaffinity(0))
         self._timing_cpu, self._other_cpus = cores[-1], frozenset(cores[:-1] or cores)
         self._facts, self._backend = compiler, backend
+        self._paces: dict[str, Pace] = {}
         self._vault = Vault(device, operator, self._reference, np.random.default_rng(secrets.randbits(128)))
         self._inputs, self._outputs = self._allocate()
         self._empty = self._floor = bare(self._empty_candidate().sources)
         self._zygote: Zygote | None = None
+        self._ceilings: Mapping[str, float] = {}
+        self._spares = Spares(self._blank, self._reap)
         self._sandbox, self._refusal = self._start(sandbox)
         self._candidate_builder = make_builder(self._native, self._sandbox, self._limits, self._scratch)
 
@@ -105,10 +113,12 @@ class DeviceHarness(Harness):
             toolchain_digest=toolchain.digest,
             device=f"{facts.name} {facts.uuid}",
             packages={"driver": facts.driver, **versions},
+            physics=self._ceilings,
         )
 
     def close(self) -> None:
         """End every process, give the device's memory back and remove the temporary files."""
+        self._spares.close()
         if self._zygote is not None:
             self._zygote.close()
             self._zygote = None
@@ -131,6 +141,7 @@ class DeviceHarness(Harness):
             try:
                 self._zygote = Zygote(self._settings(box))
                 self._health_check(box, self._empty)
+                self._ceilings = self._measured()
                 return box, None
             except AuditFailure as failure:
                 refusal = failure.evidence
@@ -140,6 +151,12 @@ class DeviceHarness(Harness):
         if wanted is None:
             raise MissingToolchain(f"no process for candidates starts here: {refusal}")
         return wanted, refusal
+
+    def _measured(self) -> Mapping[str, float]:
+        assert self._zygote is not None, "a process was just seen to start"
+        with self._blank() as runner:
+            runner.started()
+            return device_ceilings(self.device, runner, self._zygote.versions)
 
     def _settings(self, box: Sandbox) -> Settings:
         facts = self.device.facts
@@ -155,15 +172,19 @@ class DeviceHarness(Harness):
         """Every entry, doing nothing: what is left is the price of a message."""
         return Candidate("empty", {"kernel.py": "".join(f"def {name}(*tensors): pass\n" for name in self._symbols)})
 
-    def _runner(self, artifact: Artifact, graphs: bool) -> DeviceRunner:
-        outputs = DeviceOutputs(self.device, self._outputs.buffer)
-        return DeviceRunner(self._starter(), artifact, self._inputs, outputs, graphs)
+    def _blank(self) -> DeviceRunner:
+        """A process without a candidate, on buffers that all processes share; its own record of the poison."""
+        return DeviceRunner(self._starter(), self._inputs, DeviceOutputs(self.device, self._outputs.buffer))
+
+    def _reap(self) -> None:
+        if self._zygote is not None:
+            self._zygote.reap_abandoned()
 
     def _health_check(self, box: Sandbox, floor: Artifact) -> None:
         """Load the empty candidate in a fresh process and see a word through the device."""
-        with self._runner(floor, graphs=False) as runner:
-            runner.load(self._symbols)
-        self._outputs.device.fill(self._outputs.buffer, 0, 4, 0x5AFE5AFE)
+        with self._blank() as runner:
+            runner.load(floor, self._symbols)
+        self.device.fill(self._outputs.buffer, 0, 4, 0x5AFE5AFE)
         self.device.settle()
         if bytes(self.device.download(self._outputs.buffer, 0, 4)) != b"\xfe\x5a\xfe\x5a":
             raise InfrastructureFailed(Infrastructure.DEVICE_FAULT, "the device does not give back what was written")
@@ -175,6 +196,7 @@ class DeviceHarness(Harness):
             raise InfrastructureFailed(Infrastructure.SANDBOX_REFUSED, evidence)
         with self._building:
             if self._zygote is not None and not self._zygote.alive:
+                self._spares.waiting.clear()
                 self._zygote.close()
                 self._zygote = Zygote(self._settings(self._sandbox))
 
@@ -188,37 +210,56 @@ class DeviceHarness(Harness):
                 self._artifacts.setdefault(candidate.digest, found)
         return found
 
+    def _check(self, candidate: Candidate, progress: Progress) -> None:
+        """As on the CPU, while the processes that the audit will need open the device."""
+        with lock.held(self._timing_lock):
+            self._spares.prepare(SPARES)
+        super()._check(candidate, progress)
+
     def _run_checks(self, progress: Progress) -> None:
         assert progress.artifact is not None, "checks follow the build"
-        with lock.held(self._timing_lock):
-            first, second = (self._runner(progress.artifact, graphs) for graphs in (True, False))
-            with second, first:
-                first.load(self._symbols)
-                second.load(self._symbols)
-                progress.tally.passed["identity"] += 2
-                # The checks ask of a runner and its inputs what these offer too.
-                pair = (cast(Runner, first), cast(Runner, second), cast(Inputs, self._inputs))
-                parts = (self.operator, self._reference, *pair, self._limits.message_bytes)
-                try:
-                    Checker(*parts, progress.tally).run(progress.due)
-                finally:
-                    progress.printed = first.printed()
+        with lock.held(self._timing_lock), ExitStack() as stack:
+            first, second = (stack.enter_context(self._spares.take(graphs)) for graphs in (True, False))
+            for runner in (first, second):
+                runner.load(progress.artifact, self._symbols)
+                progress.tally.passed["identity"] += 1
+            # The checks ask of a runner and its inputs what these offer too.
+            pair = (cast(Runner, first), cast(Runner, second), cast(Inputs, self._inputs))
+            parts = (self.operator, self._reference, *pair, self._limits.message_bytes)
+            try:
+                Checker(*parts, progress.tally).run(progress.due)
+            finally:
+                progress.printed = first.printed()
+
+    def _time_stages(self, arms: Mapping[str, Artifact], progress: Progress) -> None:
+        with self._session(arms) as session:
+            progress.screen = session.run(SCREEN)
+            self._believe(session, progress.screen, progress)
+            session.copies.clear()
+            if statistics.screen(progress.screen, self._weights):
+                progress.confirmation = self._confirmed(session)
+                self._believe(session, progress.confirmation, progress)
+
+    def _confirmed(self, session: Session) -> Blocks:
+        blocks = session.run(CONFIRMATION)
+        while blocks.groups < CONFIRMATION.most_groups and statistics.needs_more_groups(blocks, self._weights):
+            blocks = session.more(CONFIRMATION, blocks, GROUPS_ADDED)
+        return blocks
 
     @contextmanager
     def _session(self, arms: Mapping[str, Artifact]) -> Iterator[Session]:
-        cpu = max(self._other_cpus)
-        own = DeviceSession(
-            self.operator,
-            self._reference,
-            self._starter(),
-            arms,
-            self._empty,
-            self._vault,
-            self._inputs,
-            self._outputs,
-            cpu,
-        )
+        parts = (self._spares, arms, self._empty, self._vault, self._inputs, self._outputs)
+        own = DeviceSession(self.operator, self._reference, *parts, self._pace(arms))
         yield cast(Session, own)
+        if own.pace is not None:
+            self._paces[_pacer(arms)] = own.pace
+
+    def _pace(self, arms: Mapping[str, Artifact]) -> Pace | None:
+        """What an earlier session measured of the arm that sets the pace."""
+        return self._paces.get(_pacer(arms))
+
+    def _prove_that_checks_fail(self, root: Candidate, progress: Progress) -> None:
+        """A twin is made of C sources only; broken Triton kernels are in the corpus."""
 
     def _sound_baseline(self, baseline: Candidate) -> Artifact:
         with lock.held(self._timing_lock):
@@ -231,8 +272,15 @@ class DeviceHarness(Harness):
         if progress.artifact is not None:
             facts = {**progress.artifact.resources, **record.summary()}
             progress.artifact = replace(progress.artifact, resources=facts)
+        if evidence := impossible(self.operator, blocks, CANDIDATE, self._ceilings):
+            raise CandidateFailed(Correctness.FASTER_THAN_POSSIBLE, evidence)
         if evidence := drowned(blocks):
             raise InfrastructureFailed(Infrastructure.DEVICE_FAULT, evidence)
         if evidence := record.disputed() or record.kept_busy():
             raise CandidateFailed(Correctness.CLOCK_DISPUTED, evidence)
         progress.tally.passed["clock"] += 1
+
+
+def _pacer(arms: Mapping[str, Artifact]) -> str:
+    """The digest of the artifact whose speed decides how many calls fill a message."""
+    return (arms.get(INCUMBENT) or next(iter(arms.values()))).digest

@@ -4,7 +4,7 @@ import mmap
 
 import numpy as np
 
-from kernelbraid.kernels.audit.cuda.device import Buffer, Bytes, Conditions, DeviceFacts, Shared
+from kernelbraid.kernels.audit.cuda.device import Buffer, Bytes, Conditions, DeviceFacts, Rows, Shared
 from kernelbraid.kernels.audit.memory import MemoryFile
 
 _MIB = 1 << 20
@@ -48,6 +48,11 @@ class HostDevice:
         """At once."""
         taken = self._files[source.pointer].bytes[source_offset : source_offset + size_bytes]
         self._files[target.pointer].bytes[target_offset : target_offset + size_bytes] = taken
+
+    def copy_rows(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, rows: Rows) -> None:
+        """At once."""
+        for row in range(rows.count):
+            self.copy(target, target_offset + row * rows.pitch, source, source_offset + row * rows.pitch, rows.width)
 
     def fill(self, buffer: Buffer, offset: int, size_bytes: int, pattern: int) -> None:
         """At once."""

@@ -24,7 +24,7 @@ from kernelbraid.kernels.audit.cuda.device import Shared
 from kernelbraid.kernels.audit.cuda.frames import Kind, PlacedCall, Space, TensorPlace, Trouble
 from kernelbraid.kernels.audit.cuda.launcher import Zygote, kill_group
 from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
-from kernelbraid.kernels.audit.cuda.sources import unpacked
+from kernelbraid.kernels.audit.cuda.sources import CACHE, SOURCES, unpacked
 from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.layout import Layout, Place
 from kernelbraid.kernels.audit.limits import Limits
@@ -76,44 +76,43 @@ class Starter:
 class DeviceRunner:
     """A candidate's process. Use as a context manager; nothing that it started outlives it.
 
-    With `graphs` every layout is captured once its first inputs are there and replayed ever after, which is how it is
+    It starts blank, so that several can open the device side by side before anything is known of a candidate. With
+    `graphs` every layout is captured once its first inputs are there and replayed ever after, which is how it is
     timed; without, it runs as it is.
     """
 
-    def __init__(
-        self,
-        starter: Starter,
-        artifact: Artifact,
-        inputs: DeviceInputs,
-        outputs: DeviceOutputs,
-        graphs: bool = True,
-        cpu: int = -1,
-    ) -> None:
-        self._starter, self._graphs, self._cpu = starter, graphs, cpu
+    def __init__(self, starter: Starter, inputs: DeviceInputs, outputs: DeviceOutputs, graphs: bool = True) -> None:
+        self._starter, self.graphs = starter, graphs
         self.inputs, self.outputs = inputs, outputs
         self._entry_index: dict[str, int] = {}
         self._warm: set[int] = set()
         self._folder = Path(tempfile.mkdtemp(prefix="run-", dir=starter.scratch))
-        unpacked(artifact, self._folder)
+        for name in (SOURCES, CACHE):
+            (self._folder / name).mkdir()
         self._printed = os.memfd_create("printed", os.MFD_CLOEXEC)
         self._command, self._reply = -1, -1
-        self._reaped = False
+        self._reaped = self._open = False
         self._status: int | None = None
         self.pid = self._start()
 
     def started(self) -> None:
-        """Wait until its device is open and its box is closed; several may be starting at once.
+        """Wait until its device is open and its box is closed.
 
         Raises InfrastructureFailed: nothing of the candidate has run yet.
         """
+        if self._open:
+            return
         answer = self._receive(self._starter.limits.load_s)
         if frames.FRAME.unpack_from(answer)[0] != Kind.READY:
             text = answer[frames.FRAME.size + 1 :].decode("utf-8", errors="replace")
             evidence = f"a candidate's process does not start: {text}"
             raise InfrastructureFailed(Infrastructure.SANDBOX_REFUSED, evidence, self.printed())
+        self._open = True
 
-    def load(self, symbols: Sequence[str]) -> None:
-        """Import kernel.py and find its entries."""
+    def load(self, artifact: Artifact, symbols: Sequence[str]) -> None:
+        """Lay the candidate out, import its kernel.py and find its entries."""
+        self.started()
+        unpacked(artifact, self._folder)
         self._entry_index = {symbol: index for index, symbol in enumerate(symbols)}
         self._expect(Kind.READY, frames.frame(Kind.LOAD, "\0".join(symbols).encode()), self._starter.limits.load_s)
 
@@ -128,9 +127,17 @@ class DeviceRunner:
         self._expect(Kind.READY, message, self._starter.limits.load_s)
 
     def capture(self, layout: Layout) -> None:
-        """Run the layout once on the inputs that are there, then record it; every later GO replays."""
-        message = frames.frame(Kind.CAPTURE, struct.pack("<I", layout.index))
-        self._expect(Kind.READY, message, self._starter.limits.build_s)
+        """Run a call of each kind on the inputs that are there, then record all; every later GO replays."""
+        self.begin_capture(layout)
+        self.end_capture(layout)
+
+    def begin_capture(self, layout: Layout) -> None:
+        """The first half of `capture`, so that several processes can be at it."""
+        self._send(frames.frame(Kind.CAPTURE, struct.pack("<I", layout.index)), self._starter.limits.build_s)
+
+    def end_capture(self, layout: Layout) -> None:
+        """The second half."""
+        self._await(Kind.READY, self._starter.limits.build_s)
         self._warm.add(layout.index)
 
     def go(self, layout: Layout, freeze: bool) -> Answered:
@@ -138,7 +145,7 @@ class DeviceRunner:
 
         Raises CandidateFailed when it crashed, hung, ended, or wrote to an input.
         """
-        if self._graphs and layout.index not in self._warm:
+        if self.graphs and layout.index not in self._warm:
             self.inputs.upload_decoy(layout)
             self.capture(layout)
             self.outputs.poison(layout)
@@ -154,7 +161,7 @@ class DeviceRunner:
     def release(self, layout: Layout, read_back: Callable[[], object]) -> Answered:
         """Send GO and wait for DONE; the clock stops once `read_back` has returned."""
         message = frames.frame(Kind.GO, struct.pack("<I", layout.index))
-        warm = not self._graphs or layout.index in self._warm
+        warm = not self.graphs or layout.index in self._warm
         limit_s = self._starter.limits.call_s if warm else self._starter.limits.build_s
         started_ns = time.monotonic_ns()
         payload = self._expect(Kind.DONE, message, limit_s)
@@ -184,7 +191,8 @@ class DeviceRunner:
 
     def close(self) -> None:
         """Kill it and all that it started, and give everything back."""
-        self._end()
+        if not self._reaped:
+            self._starter.zygote.abandon(self.pid)
         for descriptor in (self._command, self._reply, self._printed):
             os.close(descriptor)
         self.outputs.release()
@@ -217,12 +225,11 @@ class DeviceRunner:
                 os.close(descriptor)
 
     def _config(self) -> dict[str, object]:
-        settings, cache = self._starter.zygote.settings, self._folder / "cache"
-        sources = str(self._folder / "sources")
+        settings, cache = self._starter.zygote.settings, self._folder / CACHE
+        sources = str(self._folder / SOURCES)
         return {
             "sources": sources,
             "cache": str(cache),
-            "cpu": self._cpu,
             "box": str(settings.library or ""),
             "reads": [*settings.reads, sources],
             "writes": [*settings.writes, str(cache)],
@@ -240,9 +247,15 @@ class DeviceRunner:
 
     def _expect(self, kind: Kind, message: bytes, timeout_s: float) -> bytes:
         """Send a message and wait for a frame of that kind: its payload."""
+        self._send(message, timeout_s)
+        return self._await(kind, timeout_s)
+
+    def _send(self, message: bytes, timeout_s: float) -> None:
         self._refuse_leftovers()
         if not _written(self._command, message, timeout_s):
             raise CandidateFailed(Correctness.HUNG, f"it took no message within {timeout_s:g} s", self.printed())
+
+    def _await(self, kind: Kind, timeout_s: float) -> bytes:
         answer = self._receive(timeout_s)
         found, size = frames.FRAME.unpack_from(answer)
         payload = answer[frames.FRAME.size :]

@@ -42,12 +42,10 @@ def _archived(files: Mapping[str, bytes]) -> bytes:
 
 
 def unpacked(artifact: Artifact, folder: Path) -> None:
-    """Lay out folder/sources and folder/cache, the latter as Triton's cache.
+    """Fill folder/sources and folder/cache, the latter as Triton's cache.
 
     Triton finds a kernel's files by a list with absolute paths, which is written here for where they now lie.
     """
-    for name in (SOURCES, CACHE):
-        (folder / name).mkdir()
     with zipfile.ZipFile(io.BytesIO(artifact.checked_image())) as archive:
         archive.extractall(folder)
     for metadata in (folder / CACHE).glob("*/*.json"):

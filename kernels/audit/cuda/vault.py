@@ -4,50 +4,59 @@ A few sets are drawn by the operator once; a message's inputs are spliced togeth
 every message, so that neither an address nor a fingerprint of an earlier call says anything about this one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelbraid.kernels.audit.comparison import widened
-from kernelbraid.kernels.audit.cuda.device import Buffer, Device
+from kernelbraid.kernels.audit.cuda.device import Buffer, Device, Rows
 from kernelbraid.kernels.audit.layout import Layout, Place, plan_layout
 from kernelbraid.kernels.operators.cases import Reference
 from kernelbraid.kernels.operators.operator import Entry, Operator, Workload
 
 DRAWN_SETS = 3
-BLOCKS = 3
-"""Whole messages kept ready for each workload, each call in them another mixture."""
+LEAST_BLOCK_CALLS = 4
 SPLICE_RATIO = 1 / 8
 """Largest part of a tensor that changes before each message."""
-MOST_CALLS = 64
-MOST_WORKLOAD_BYTES = 512 << 20
-MEMORY_SHARE = 16
+MOST_CALLS = 1024
+MOST_MESSAGE_BYTES = 16 << 30
+"""No device moves more than this in the time that a message is filled up to."""
+MEMORY_RATIO = 0.3
+"""Of the device's memory for all workloads' messages; the blocks behind them take less than that again."""
 _FLOATING = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One workload's message: its layout in the shared buffers, and whole input blocks to choose from."""
+    """One workload's message: its layout in the shared buffers, and a block of inputs to take its calls from."""
 
     workload: Workload
     layout: Layout
-    blocks: tuple[Buffer, ...]
-    spliced: tuple[tuple[Place, ...], ...]
-    """By call: tensors of which any stretch may come from another set, as all of them are finite everywhere."""
+    block: Buffer
+    block_calls: int
+    pitch: int
+    """Bytes from one call's inputs to the next one's, here and in the block."""
+    spliced: tuple[Place, ...]
+    """Tensors of the first call of which any stretch may come from another set, as all sets are finite everywhere."""
 
     def lay_out(self, device: Device, shared: Buffer, rng: np.random.Generator) -> None:
-        """New inputs into the shared buffer; there once the device has settled."""
-        first, other = rng.permutation(len(self.blocks))[:2]
-        start, size = self.layout.input_offset, self.layout.input_bytes
-        device.copy(shared, start, self.blocks[first], 0, size)
-        draws = rng.random((len(self.spliced), 3))
-        for places, (which, where, how_much) in zip(self.spliced, draws.tolist(), strict=True):
-            if places:
-                at, length = _stretch(places[int(which * len(places))], where, how_much)
-                device.copy(shared, at, self.blocks[other], at - start, length)
+        """New inputs into the shared buffer; there once the device has settled.
+
+        The block's calls from a random one on, and of every such tensor a stretch from calls further on.
+        """
+        start, count = self.layout.input_offset, len(self.layout.calls)
+        first, other = rng.choice(self.block_calls, 2, replace=False).tolist()
+        for call, taken, calls in _wound(first, count, self.block_calls):
+            device.copy(shared, start + call * self.pitch, self.block, taken * self.pitch, calls * self.pitch)
+        for place, draws in zip(self.spliced, rng.random((len(self.spliced), 2)).tolist(), strict=True):
+            at, length = _stretch(place, *draws)
+            for call, taken, calls in _wound(other, count, self.block_calls):
+                source = taken * self.pitch + at - start
+                device.copy_rows(shared, at + call * self.pitch, self.block, source, Rows(calls, length, self.pitch))
 
 
 @dataclass
@@ -59,46 +68,56 @@ class Vault:
     reference: Reference
     rng: np.random.Generator
     _sets: dict[str, list[Mapping[str, NDArray[Any]]]] = field(default_factory=dict)
-    _messages: dict[tuple[int, ...], list[Message]] = field(default_factory=dict)
+    _messages: dict[tuple[str, int], Message] = field(default_factory=dict)
 
-    def most_calls(self, workload: Workload) -> int:
-        """Calls of one message, by the memory that a workload may take."""
-        budget = min(MOST_WORKLOAD_BYTES, self.device.facts.memory_bytes // (MEMORY_SHARE * len(self._workloads)))
-        one = plan_layout(0, [(self.operator.entry(workload.entry), workload.dims)])
-        return max(1, min(MOST_CALLS, budget // max(one.input_bytes, one.output_end)))
+    @cached_property
+    def most_calls(self) -> tuple[int, ...]:
+        """Calls of one message by workload: the memory is shared out, and what one does not need goes to others."""
+        sizes = [
+            self._plan(workload, 1).input_bytes + self._plan(workload, 1).output_end for workload in self._workloads
+        ]
+        needs = [min(MOST_CALLS * size, MOST_MESSAGE_BYTES) for size in sizes]
+        left, most = MEMORY_RATIO * self.device.facts.memory_bytes, [0] * len(needs)
+        for rank, index in enumerate(sorted(range(len(needs)), key=needs.__getitem__)):
+            granted = min(needs[index], left / (len(needs) - rank))
+            most[index] = max(1, min(MOST_CALLS, int(granted // sizes[index])))
+            left -= granted
+        return tuple(most)
 
     def shared_bytes(self) -> tuple[int, int]:
         """Sizes of the input and the output buffer that hold every workload's largest message."""
-        layouts = self._layouts([self.most_calls(workload) for workload in self._workloads])
-        return layouts[-1].input_end, layouts[-1].output_end
+        return self._rooms[-1].input_end, self._rooms[-1].output_end
 
     def messages(self, calls: Sequence[int]) -> list[Message]:
-        """One message a workload with so many calls each; kept for later sessions with the same counts."""
-        counts = tuple(calls)
-        if counts not in self._messages:
-            self.forget()
-            layouts = self._layouts(counts)
-            self._messages[counts] = [self._message(*pair) for pair in zip(self._workloads, layouts, strict=True)]
-        return self._messages[counts]
-
-    def forget(self) -> None:
-        """Give the blocks' memory back."""
-        for message in (message for messages in self._messages.values() for message in messages):
-            for block in message.blocks:
-                self.device.release(block)
-        self._messages.clear()
+        """One message a workload with so many calls each; kept until a workload's count changes."""
+        return [self._kept(index, count) for index, count in enumerate(calls)]
 
     @property
     def _workloads(self) -> tuple[Workload, ...]:
         return self.operator.workloads
 
-    def _layouts(self, counts: Sequence[int]) -> list[Layout]:
-        layouts, input_end, output_end = [], 0, 0
-        for index, (workload, count) in enumerate(zip(self._workloads, counts, strict=True)):
-            entry = self.operator.entry(workload.entry)
-            layouts.append(plan_layout(index, [(entry, workload.dims)] * count, input_end, output_end))
-            input_end, output_end = layouts[-1].input_end, layouts[-1].output_end
-        return layouts
+    @cached_property
+    def _rooms(self) -> list[Layout]:
+        """Where each workload's largest message lies."""
+        rooms, input_end, output_end = [], 0, 0
+        for index, (workload, count) in enumerate(zip(self._workloads, self.most_calls, strict=True)):
+            rooms.append(self._plan(workload, count, index, input_end, output_end))
+            input_end, output_end = rooms[-1].input_end, rooms[-1].output_end
+        return rooms
+
+    def _plan(self, workload: Workload, count: int, index: int = 0, inputs: int = 0, outputs: int = 0) -> Layout:
+        return plan_layout(index, [(self.operator.entry(workload.entry), workload.dims)] * count, inputs, outputs)
+
+    def _kept(self, index: int, count: int) -> Message:
+        """The message of that size, made when there is none; others of the workload give their memory back."""
+        workload, room = self._workloads[index], self._rooms[index]
+        key = (workload.name, count)
+        if key not in self._messages:
+            for other in [other for other in self._messages if other[0] == workload.name and min(other[1], count) > 1]:
+                self.device.release(self._messages.pop(other).block)
+            layout = self._plan(workload, count, index, room.input_offset, room.windows[0][0])
+            self._messages[key] = self._message(workload, layout)
+        return self._messages[key]
 
     def _drawn(self, workload: Workload) -> list[Mapping[str, NDArray[Any]]]:
         if workload.name not in self._sets:
@@ -109,15 +128,17 @@ class Vault:
         return self._sets[workload.name]
 
     def _message(self, workload: Workload, layout: Layout) -> Message:
-        sets = self._drawn(workload)
-        entry = self.operator.entry(workload.entry)
+        sets, entry = self._drawn(workload), self.operator.entry(workload.entry)
         mixed = {tensor.name for tensor in entry.inputs if _mixes(tensor.name, tensor.dtype, sets)}
-        spliced = tuple(tuple(p for p in call.inputs if p.tensor.name in mixed) for call in layout.calls)
-        source, at = self._uploaded(entry, sets)
-        blocks = tuple(self._block(layout, spliced, source, at, shift) for shift in range(BLOCKS))
+        one, next_one = self._plan(workload, 2).calls
+        pitch = next_one.inputs[0].offset - one.inputs[0].offset
+        calls = max(LEAST_BLOCK_CALLS, len(layout.calls))
+        source, where = self._uploaded(entry, sets)
+        block = self._block(one.inputs, Rows(calls, 0, pitch), mixed, source, where)
         self.device.settle()
         self.device.release(source)
-        return Message(workload, layout, blocks, spliced)
+        spliced = tuple(place for place in layout.calls[0].inputs if place.tensor.name in mixed and place.bytes)
+        return Message(workload, layout, block, calls, pitch, spliced)
 
     def _uploaded(
         self, entry: Entry, sets: Sequence[Mapping[str, NDArray[Any]]]
@@ -137,26 +158,31 @@ class Vault:
 
     def _block(
         self,
-        layout: Layout,
-        spliced: Sequence[Sequence[Place]],
+        places: Sequence[Place],
+        rows: Rows,
+        mixed: Container[str],
         source: Buffer,
         where: Sequence[Mapping[str, int]],
-        shift: int,
     ) -> Buffer:
-        """Inputs for one whole message: every call is one set, with a stretch of each mixed tensor from another."""
-        block = self.device.allocate(layout.input_bytes)
-        self.device.fill(block, 0, layout.input_bytes, 0)
-        for number, (call, mixed) in enumerate(zip(layout.calls, spliced, strict=True)):
-            chosen, other = where[(number + shift) % len(where)], where[(number + shift + 1) % len(where)]
-            for place in call.inputs:
-                at = place.offset - layout.input_offset
-                self.device.copy(block, at, source, chosen[place.tensor.name], place.bytes)
-            for place, draws in zip(mixed, self.rng.random((len(mixed), 2)).tolist(), strict=True):
-                start, length = _stretch(place, *draws)
-                offset = start - place.offset
-                at = start - layout.input_offset
-                self.device.copy(block, at, source, other[place.tensor.name] + offset, length)
+        """Inputs for many calls: each is one set, with a stretch of every mixed tensor from another."""
+        block = self.device.allocate(max(1, rows.count * rows.pitch))
+        self.device.fill(block, 0, block.size_bytes, 0)
+        for call in range(rows.count):
+            chosen, other = (where[(call + step) % len(where)] for step in range(2))
+            for place in (place for place in places if place.bytes):
+                name, at = place.tensor.name, call * rows.pitch + place.offset
+                self.device.copy(block, at, source, chosen[name], place.bytes)
+                if name in mixed:
+                    start, length = _stretch(place, *self.rng.random(2).tolist())
+                    within = start - place.offset
+                    self.device.copy(block, at + within, source, other[name] + within, length)
         return block
+
+
+def _wound(first: int, count: int, size: int) -> list[tuple[int, int, int]]:
+    """(position, index, length) of the runs that take `count` of `size` items in a ring from `first` on."""
+    before = min(count, size - first)
+    return [(0, first, before), *([(before, 0, count - before)] if count > before else [])]
 
 
 def _mixes(name: str, dtype: str, sets: Sequence[Mapping[str, NDArray[Any]]]) -> bool:

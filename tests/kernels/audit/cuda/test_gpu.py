@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from kernelbraid.kernels.audit import plan
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, DeviceBuilder, bare
-from kernelbraid.kernels.audit.cuda.clock import DeviceSession
+from kernelbraid.kernels.audit.cuda.clock import CONFIRMATION, GROUPS_PER_START, DeviceSession
 from kernelbraid.kernels.audit.cuda.driver import CudaDevice, device_count
 from kernelbraid.kernels.audit.cuda.harness import DeviceHarness
 from kernelbraid.kernels.audit.cuda.launcher import Settings, Zygote
@@ -27,9 +27,11 @@ from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed
 from kernelbraid.kernels.audit.layout import plan_layout
 from kernelbraid.kernels.audit.limits import MIB, Limits
 from kernelbraid.kernels.audit.native import native_programs
+from kernelbraid.kernels.audit.opening import open_harness
 from kernelbraid.kernels.audit.outcome import Candidate, Correctness
-from kernelbraid.kernels.audit.statistics import group_log_ratios
-from kernelbraid.kernels.operators.operator import Operator
+from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
+from kernelbraid.kernels.audit.statistics import group_log_ratios, workload_log_ratios
+from kernelbraid.kernels.operators.operator import Operator, load_operator, operator_targets
 from kernelbraid.kernels.toolchains.cc import find_compiler
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not device_count(), reason="no NVIDIA GPU here")]
@@ -55,7 +57,8 @@ scale_decode = scale_full
 """
 STRAY = KERNEL.replace("tl.store(y + row", "tl.store(y + (row + 1) * 2000000000")
 ENDLESS = KERNEL.replace(
-    "    tl.store(", "    while tl.load(w) == tl.load(w):\n        keep = keep & (at >= 0)\n    tl.store("
+    "    tl.store(",
+    "    while tl.load(w, volatile=True) == tl.load(w, volatile=True):\n        tl.atomic_add(y, 1.0)\n    tl.store(",
 )
 EMPTY = "def scale_full(*tensors): pass\nscale_decode = scale_full\n"
 SYMBOLS = ("scale_full", "scale_decode")
@@ -100,24 +103,30 @@ def starter(
     zygote.close()
 
 
+class Loaded(DeviceRunner):
+    """A process that knows its candidate's text from the start."""
+
+    def __init__(self, text: str, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.artifact = bare({"kernel.py": text})
+
+
 @pytest.fixture
-def runner_of(starter: Starter, device: CudaDevice) -> Callable[..., DeviceRunner]:
+def runner_of(starter: Starter, device: CudaDevice) -> Callable[..., Loaded]:
     """A process for the text of a kernel.py, on buffers of its own."""
 
-    def start(text: str, graphs: bool, limits: Limits = LIMITS) -> DeviceRunner:
+    def start(text: str, graphs: bool, limits: Limits = LIMITS) -> Loaded:
         inputs, outputs = device.allocate(16 * MIB), device.allocate(16 * MIB)
         own = Starter(starter.zygote, limits, starter.scratch, device.share((inputs, outputs)))
-        return DeviceRunner(
-            own, bare({"kernel.py": text}), DeviceInputs(device, inputs), DeviceOutputs(device, outputs), graphs
-        )
+        return Loaded(text, own, DeviceInputs(device, inputs), DeviceOutputs(device, outputs), graphs)
 
     return start
 
 
-def call_once(runner: DeviceRunner, scale: Operator, rows: int = 7, width: int = 300) -> tuple[np.ndarray, np.ndarray]:
+def call_once(runner: Loaded, scale: Operator, rows: int = 7, width: int = 300) -> tuple[np.ndarray, np.ndarray]:
     """Found and expected."""
     layout = plan_layout(0, [(scale.entry("scale_full"), {"rows": rows, "width": width})])
-    runner.load(SYMBOLS)
+    runner.load(runner.artifact, SYMBOLS)
     runner.prepare(layout)
     rng = np.random.default_rng(1)
     values = {place.tensor.name: rng.standard_normal(place.shape, np.float32) for place in layout.calls[0].inputs}
@@ -155,13 +164,13 @@ def test_sensors_are_read(device: CudaDevice) -> None:
     assert now.sm_mhz > 0
 
 
-def test_process_opens_the_memory(runner_of: Callable[..., DeviceRunner], starter: Starter) -> None:
+def test_process_opens_the_memory(runner_of: Callable[..., Loaded], starter: Starter) -> None:
     times = []
     for _ in range(3):
         started = time.monotonic()
         with explained(), runner_of(EMPTY, True) as runner:
             times.append(time.monotonic() - started)
-            runner.load(SYMBOLS)
+            runner.load(runner.artifact, SYMBOLS)
     said(start_s=times, zygote_said=starter.zygote.printed()[-500:].decode(errors="replace"))
 
 
@@ -179,9 +188,7 @@ def test_box_needs_no_further_path(starter: Starter, device: CudaDevice, more: s
 
 def _starts(starter: Starter, device: CudaDevice) -> bool:
     buffer = device.allocate(16 * MIB)
-    runner = DeviceRunner(
-        starter, bare({"kernel.py": EMPTY}), DeviceInputs(device, buffer), DeviceOutputs(device, buffer)
-    )
+    runner = DeviceRunner(starter, DeviceInputs(device, buffer), DeviceOutputs(device, buffer))
     try:
         runner.started()
     except AuditFailure as failure:
@@ -192,7 +199,7 @@ def _starts(starter: Starter, device: CudaDevice) -> bool:
     return True
 
 
-def test_processes_start_side_by_side(runner_of: Callable[..., DeviceRunner]) -> None:
+def test_processes_start_side_by_side(runner_of: Callable[..., Loaded]) -> None:
     for count in (2, 4, 8):
         started = time.monotonic()
         runners = [runner_of(EMPTY, True) for _ in range(count)]
@@ -209,14 +216,14 @@ def test_processes_start_side_by_side(runner_of: Callable[..., DeviceRunner]) ->
 
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "graph"])
-def test_kernel_gives_the_reference_bits(runner_of: Callable[..., DeviceRunner], scale: Operator, graphs: bool) -> None:
+def test_kernel_gives_the_reference_bits(runner_of: Callable[..., Loaded], scale: Operator, graphs: bool) -> None:
     with explained(), runner_of(KERNEL, graphs) as runner:
         found, expected = call_once(runner, scale)
     assert np.array_equal(found.view(np.uint32), expected.view(np.uint32))
 
 
 def test_box_denies_what_a_kernel_has_no_use_for(
-    runner_of: Callable[..., DeviceRunner], scale: Operator, starter: Starter
+    runner_of: Callable[..., Loaded], scale: Operator, starter: Starter
 ) -> None:
     attempts = """
 import os, socket, signal
@@ -249,13 +256,11 @@ scale_decode = scale_full
         assert all(found.reshape(-1)[:8] > 0)
 
 
-def test_message_floor_and_its_spread(
-    runner_of: Callable[..., DeviceRunner], scale: Operator, device: CudaDevice
-) -> None:
+def test_message_floor_and_its_spread(runner_of: Callable[..., Loaded], scale: Operator, device: CudaDevice) -> None:
     layout = plan_layout(0, [(scale.entry("scale_full"), {"rows": 64, "width": 512})] * 64)
     for name, text in {"empty": EMPTY, "kernel": KERNEL}.items():
         with explained(), runner_of(text, True) as runner:
-            runner.load(SYMBOLS)
+            runner.load(runner.artifact, SYMBOLS)
             runner.prepare(layout)
             device.fill(runner.inputs.buffer, 0, 16 * MIB, 0x3F800000)
             device.settle()
@@ -278,9 +283,7 @@ def test_message_floor_and_its_spread(
         )
 
 
-def test_fault_is_a_crash_and_the_next_process_is_right(
-    runner_of: Callable[..., DeviceRunner], scale: Operator
-) -> None:
+def test_fault_is_a_crash_and_the_next_process_is_right(runner_of: Callable[..., Loaded], scale: Operator) -> None:
     started = time.monotonic()
     with pytest.raises(CandidateFailed) as caught, runner_of(STRAY, False) as runner:
         call_once(runner, scale)
@@ -292,7 +295,7 @@ def test_fault_is_a_crash_and_the_next_process_is_right(
 
 
 def test_endless_kernel_is_hung_and_the_next_process_is_right(
-    runner_of: Callable[..., DeviceRunner], scale: Operator
+    runner_of: Callable[..., Loaded], scale: Operator
 ) -> None:
     started = time.monotonic()
     limits = Limits(build_s=4, call_s=2, load_s=30)
@@ -305,7 +308,7 @@ def test_endless_kernel_is_hung_and_the_next_process_is_right(
     assert caught.value.verdict is Correctness.HUNG
 
 
-def test_ceilings_are_measured(runner_of: Callable[..., DeviceRunner]) -> None:
+def test_ceilings_are_measured(runner_of: Callable[..., Loaded]) -> None:
     started = time.monotonic()
     with explained(), runner_of(EMPTY, False) as runner:
         found = runner.measured()
@@ -321,17 +324,20 @@ def trust(sources: Mapping[str, str]) -> None:
 def harness(scale: Operator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceHarness]:
     """A whole harness, which owns its device."""
     compiler = CompilerFacts("triton", "", (), "")
-    make = {"timing_lock": tmp_path_factory.mktemp("lock") / "device.lock", "limits": LIMITS}
+    make = {
+        "sandbox": Sandbox(SandboxKind.NONE),
+        "timing_lock": tmp_path_factory.mktemp("lock") / "device.lock",
+        "limits": LIMITS,
+    }
     started = time.monotonic()
     with explained(), DeviceHarness(scale, CudaDevice(), compiler, lambda *_: DeviceBuilder(trust), **make) as harness:
         said(harness_s=time.monotonic() - started, environment=harness.environment())
         yield harness
 
 
-def test_audits_of_identical_and_broken_candidates(harness: DeviceHarness) -> None:
+def test_audits_of_broken_candidates(harness: DeviceHarness) -> None:
     root = Candidate("i0000", {"kernel.py": KERNEL})
     broken = {
-        Correctness.VERIFIED: KERNEL + "\n",
         Correctness.INACCURATE: KERNEL.replace("product *", "1.01 * product *"),
         Correctness.DISAGREEMENT: KERNEL + "\ndef scale_decode(x, w, f, y):\n    y.copy_(x * f[:, None] * w)\n",
         Correctness.OUTPUT_NOT_WRITTEN: KERNEL.replace("keep = at < width", "keep = at < width - 1"),
@@ -356,31 +362,103 @@ def test_audits_of_identical_and_broken_candidates(harness: DeviceHarness) -> No
     assert {name.value: name.value for name in found} == {name.value: verdict.value for name, verdict in found.items()}
 
 
-def test_identical_candidates_by_groups(harness: DeviceHarness, scale: Operator) -> None:
-    artifact = harness._artifact(Candidate("i0000", {"kernel.py": KERNEL}))
-    weights = {workload.name: workload.weight for workload in scale.workloads}
-    with explained(), harness._session({"root": artifact, "incumbent": artifact, "candidate": artifact}) as session:
+@pytest.fixture(scope="module")
+def rms_norm() -> Operator:
+    """A packaged operator, compiled ahead."""
+    return load_operator("rms_norm", "triton")
+
+
+@pytest.fixture(scope="module")
+def packaged(rms_norm: Operator) -> Iterator[DeviceHarness]:
+    """The harness as the command line opens it."""
+    pytest.importorskip("triton")
+    started = time.monotonic()
+    with explained(), open_harness(rms_norm, "triton") as harness:
+        assert isinstance(harness, DeviceHarness)
+        said(harness_s=time.monotonic() - started, environment=harness.environment(), refusal=harness._refusal)
+        yield harness
+
+
+def test_packaged_root_is_audited_in_time(packaged: DeviceHarness, rms_norm: Operator) -> None:
+    root = Candidate("i0000", rms_norm.root_sources())
+    for name, sources in {
+        "the root": dict(rms_norm.root_sources()),
+        "the same": {"kernel.py": rms_norm.root_sources()["kernel.py"] + "\n"},
+        "slower": {"kernel.py": rms_norm.root_sources()["kernel.py"].replace("WARPS = 8", "WARPS = 1")},
+        "four warps": {"kernel.py": rms_norm.root_sources()["kernel.py"].replace("WARPS = 8", "WARPS = 4")},
+    }.items():
         started = time.monotonic()
-        blocks = session.run(plan.CONFIRMATION)
+        outcome = packaged.audit(Candidate("i0001", sources), root, lambda: root)
         took_s = time.monotonic() - started
-        assert isinstance(session, DeviceSession)
-        ratios = group_log_ratios(blocks, weights, "candidate", "incumbent")
         said(
+            candidate=name,
+            verdict=outcome.verdict,
+            evidence=outcome.evidence[:400],
             took_s=took_s,
-            pace=session.pace,
-            floor_ns=blocks.floor_ns.tolist(),
-            medians=dict(blocks.medians_s("candidate")),
+            build_s=outcome.build_s,
+            check_s=outcome.check_s,
+            timing_s=outcome.timing_s,
+            confirmed=outcome.confirmation is not None,
+            latencies_us={name: round(1e6 * latency_s, 3) for name, latency_s in outcome.latencies_s.items()},
+            resources=dict(outcome.resources),
+            log=outcome.log.decode(errors="replace")[-600:],
         )
-        said(group_log_ratios=[round(float(ratio), 5) for ratio in ratios], sd=float(ratios.std(ddof=1)))
+        assert outcome.verdict in (Correctness.VERIFIED, Correctness.DISAGREEMENT)
+
+
+@pytest.mark.parametrize("name", ["linear", "attention"])
+def test_other_packaged_roots_are_audited(name: str) -> None:
+    if "triton" not in operator_targets(name):
+        pytest.skip(f"{name} has no Triton implementation yet")
+    operator = load_operator(name, "triton")
+    root = Candidate("i0000", operator.root_sources())
+    with explained(), open_harness(operator, "triton", Sandbox(SandboxKind.NONE)) as harness:
+        for turn in ("first", "again"):
+            started = time.monotonic()
+            outcome = harness.audit(root, root, lambda: root)
+            said(
+                operator=name,
+                turn=turn,
+                verdict=outcome.verdict,
+                evidence=outcome.evidence[:400],
+                took_s=time.monotonic() - started,
+                build_s=outcome.build_s,
+                check_s=outcome.check_s,
+                timing_s=outcome.timing_s,
+                log=outcome.log.decode(errors="replace")[-600:],
+            )
+    assert outcome.verdict is Correctness.VERIFIED
+
+
+def test_identical_candidates_by_groups(packaged: DeviceHarness, rms_norm: Operator) -> None:
+    """Whether processes differ more than groups do inside one set of them."""
+    artifact = packaged._artifact(Candidate("i0000", rms_norm.root_sources()))
+    weights = {workload.name: workload.weight for workload in rms_norm.workloads}
+    many = replace(CONFIRMATION, groups=6 * GROUPS_PER_START)
+    with explained(), packaged._session({"root": artifact, "incumbent": artifact, "candidate": artifact}) as session:
+        assert isinstance(session, DeviceSession)
+        started = time.monotonic()
+        blocks = session.run(many)
+        said(took_s=time.monotonic() - started, pace=session.pace, floor_ns=blocks.floor_ns.tolist())
+        ratios = group_log_ratios(blocks, weights, "candidate", "incumbent")
+        by_start = ratios.reshape(-1, GROUPS_PER_START)
+        said(
+            group_log_ratios=np.round(by_start, 5).tolist(),
+            sd=float(ratios.std(ddof=1)),
+            sd_inside=float(np.sqrt(by_start.var(axis=1, ddof=1).mean())),
+            sd_of_starts=float(by_start.mean(axis=1).std(ddof=1)),
+        )
+        said(medians_us={name: 1e6 * latency_s for name, latency_s in blocks.medians_s("candidate").items()})
+        said(
+            by_workload=np.round(workload_log_ratios(blocks, "candidate", "incumbent").std(axis=0, ddof=1), 5).tolist()
+        )
         said(record=session.record.summary(), kept_busy=session.record.kept_busy(), disputed=session.record.disputed())
         own = {
             f"{arm} {index}": np.median(np.array(pairs), axis=0).tolist()
             for (arm, index), pairs in session.record.advisory_ns.items()
         }
-        said(
-            wall_and_own_ns=own,
-            sweeps_us={arm: statistics.median(times) / 1000 for arm, times in session.record.sweeps_ns.items()},
-        )
+        said(wall_and_own_ns=own)
+        said(set_out_us={arm: statistics.median(times) / 1000 for arm, times in session.record.sweeps_ns.items()})
         report = os.environ.get("OUT")
         if report:
             Path(report, "identical.blocks").write_bytes(blocks.to_bytes())

@@ -144,6 +144,9 @@ def test_nothing_that_a_candidate_started_outlives_it(host_audit: Audit) -> None
     keep_busy = f"[sys.executable, '-c', 'import time; time.sleep(60)', '{marker}']"
     outcome = host_audit(entry(f"subprocess.Popen({keep_busy}); {RIGHT}; y += 1"))
     assert outcome.verdict is Correctness.INACCURATE, outcome.evidence
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline and any(marker in line for line in command_lines()):
+        time.sleep(0.01)
     assert not [line for line in command_lines() if marker in line]
 
 
