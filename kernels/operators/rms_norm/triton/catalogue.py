@@ -1,6 +1,6 @@
 """What can be done to rms_norm on Triton: warps, resident rows, cache hints."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from kernelbraid.kernels.operators.catalogue import Facts, Mechanism
@@ -9,6 +9,7 @@ from kernelbraid.kernels.operators.regions import edit_region
 
 WORTH_A_TRY_RATIO = 0.1
 MULTIPROCESSORS = 132
+RESIDENT: Mapping[EntryPath, set[int]] = {"full": {4, 8, 16}, "decode": {8}}
 
 LOADS = """\
     row = tl.program_id(0).to(tl.int64) * hidden
@@ -89,7 +90,7 @@ def _warps_mechanism(count: int, gain_ratio: float) -> Mechanism:
 
 
 def _persistent_mechanism(path: EntryPath, per_multiprocessor: int, gain_ratio: float) -> Mechanism:
-    others = {4, 8, 16} - {per_multiprocessor}
+    others = RESIDENT[path] - {per_multiprocessor}
     return Mechanism(
         name=f"{path}_resident_{per_multiprocessor}",
         scope=path,
