@@ -129,6 +129,12 @@ def test_once_requalified_a_run_is_not_warned_again(cli: Cli) -> None:
     assert "warning" not in cli("run", "linear", "--audits", "1", wiring=ELSEWHERE).stderr
 
 
+def test_nor_where_nothing_of_it_held(cli: Cli) -> None:
+    assert cli("requalify", CAMPAIGN, wiring=Wiring(levelled)).exit_code == 1
+
+    assert "warning" not in cli("run", "linear", "--audits", "1", wiring=Wiring(levelled)).stderr
+
+
 def test_a_resume_elsewhere_says_what_differs_before_it_is_refused(cli: Cli) -> None:
     child = cli("fork", CAMPAIGN, "--set", "audits=1").stdout.strip()
 
