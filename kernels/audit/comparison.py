@@ -67,6 +67,8 @@ def inaccuracy(found: Bits, reference: NDArray[np.float64], tolerance: Tolerance
     """
     values, rows = widened(found), np.atleast_1d(reference)
     values = values.reshape(rows.shape)
+    if not rows.size:
+        return None
     if not np.isfinite(values).all():
         index = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
         return f"element {list(index)} is {values[index]}, the float64 reference {rows[index]:.9g}"

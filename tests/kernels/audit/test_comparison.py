@@ -75,3 +75,7 @@ def test_where_the_reference_is_zero_only_zero_is_accurate() -> None:
     zeros = np.zeros((2, 3))
     assert inaccuracy(zeros.astype(np.float32), zeros, TOLERANCE) is None
     assert inaccuracy(np.full((2, 3), 1e-30, np.float32), zeros, TOLERANCE) is not None
+
+
+def test_nothing_is_accurate_when_there_is_nothing_to_compare() -> None:
+    assert inaccuracy(np.zeros((0, 4), np.float32), np.zeros((0, 4)), Tolerance(1e-6, 1e-6)) is None
