@@ -6,6 +6,7 @@ happened as an outcome; only a machine without a usable compiler raises, at cons
 
 import os
 import platform
+import secrets
 import shutil
 import threading
 import time
@@ -17,7 +18,7 @@ from types import MappingProxyType
 from typing import Self
 
 from kernelbraid.kernels.audit import environment as machine
-from kernelbraid.kernels.audit import lock, physics, plan, statistics
+from kernelbraid.kernels.audit import lock, physics, plan, statistics, twins
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.build import Builder
 from kernelbraid.kernels.audit.checks import Case, Checker, Tally, cases_of, timed_cases
@@ -114,6 +115,7 @@ class Harness:
         try:
             self._ready()
             self._check(root, progress)
+            self._prove_that_checks_fail(root, progress)
             blocks = self._time_baselines(progress, baselines, left_out)
         except AuditFailure as failure:
             return Qualification(progress.failed(self._judged(failure)), {}, left_out)
@@ -231,6 +233,23 @@ class Harness:
         progress.built(self._artifact(candidate))
         progress.due = tuple(cases_of(self.operator))
         self._check_due(progress)
+
+    def _prove_that_checks_fail(self, root: Candidate, progress: "Progress") -> None:
+        """Raises CandidateFailed when a twin of the root with a wrong bit on the decode path passes, or zeros would."""
+        if forged := twins.accepted_forgeries(self.operator, self._reference, secrets.randbits(63)):
+            evidence = f"the declared tolerances take answers that need no work: {'; '.join(forged)}"
+            raise CandidateFailed(Correctness.INACCURATE, evidence)
+        decodes = [entry for entry in self.operator.entries if entry.path == "decode"]
+        twin = twins.broken_twin(root, decodes)
+        try:
+            self._check(twin, Progress())
+        except CandidateFailed as failure:
+            if failure.verdict in (Correctness.DISAGREEMENT, Correctness.INACCURATE):
+                progress.tally.passed["broken_twin"] += 1
+                return
+            raise
+        evidence = f"a twin of {root.name} with one wrong bit in every decode call was verified: the checks cannot fail"
+        raise CandidateFailed(Correctness.WRONG_ARTIFACT, evidence)
 
     def _check_timed_shapes(self, progress: "Progress") -> None:
         """All of them for whom a confirmation was worth its time; anyone else had some, drawn in secret."""

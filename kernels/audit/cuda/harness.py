@@ -261,6 +261,9 @@ class DeviceHarness(Harness):
     def _prove_that_checks_fail(self, root: Candidate, progress: Progress) -> None:
         """A twin is made of C sources only; broken Triton kernels are in the corpus."""
 
+    def _prove_that_checks_fail(self, root: Candidate, progress: Progress) -> None:
+        """A twin is made of C sources only; broken Triton kernels are in the corpus."""
+
     def _sound_baseline(self, baseline: Candidate) -> Artifact:
         with lock.held(self._timing_lock):
             return super()._sound_baseline(baseline)
