@@ -9,7 +9,6 @@ import hashlib
 import importlib.util
 import json
 import sys
-import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -116,15 +115,3 @@ def _digest(installed: Distribution) -> str:
     parts = [installed.version, installed.read_text("RECORD") or "", sys.version, *FLAGS]
     parts += [path.read_text("utf-8") for path in sorted(BUILD.parent.glob("*.py"))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def unpack(artifact: Path, folder: Path) -> None:
-    """Lay out an artifact for a process that loads it: folder/sources and folder/cache, a TRITON_CACHE_DIR.
-
-    Triton finds a kernel's files by a list with absolute paths, which is written here for where they now lie.
-    """
-    with zipfile.ZipFile(artifact) as packed:
-        packed.extractall(folder)
-    for metadata in (folder / CACHE).glob("*/*.json"):
-        files = {path.name: str(path) for path in metadata.parent.glob(f"{metadata.stem}.*")}
-        (metadata.parent / f"__grp__{metadata.name}").write_text(json.dumps({"child_paths": files}))

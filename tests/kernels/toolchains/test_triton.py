@@ -1,5 +1,6 @@
 """The Triton toolchain: what it compiles without a GPU, what it records, and what it refuses."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -8,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from kernelbraid.kernels.audit.artifact import Artifact
+from kernelbraid.kernels.audit.cuda.sources import unpacked
 from kernelbraid.kernels.operators.operator import Entry, Tensor
 from kernelbraid.kernels.toolchains import triton
 from kernelbraid.kernels.toolchains.toolchain import MissingToolchain, Toolchain
-from kernelbraid.kernels.toolchains.triton import TritonCompiler, find_triton, unpack
+from kernelbraid.kernels.toolchains.triton import TritonCompiler, find_triton
 
 DOUBLE = """\
 import torch
@@ -78,7 +81,9 @@ def test_the_same_sources_give_the_same_artifact_wherever_they_lie(compiler: Tri
 def test_an_unpacked_artifact_is_a_cache_that_compiles_nothing_again(compiler: TritonCompiler, tmp_path: Path) -> None:
     # given
     assert build(compiler, tmp_path / "built", DOUBLE, 1000).returncode == 0
-    unpack(tmp_path / "built" / "kernel.zip", tmp_path / "loaded")
+    image = (tmp_path / "built" / "kernel.zip").read_bytes()
+    (tmp_path / "loaded").mkdir()
+    unpacked(Artifact(image, hashlib.sha256(image).hexdigest(), {}, b"", 0.0), tmp_path / "loaded")
     before = sorted((tmp_path / "loaded").rglob("*"))
 
     # when the same call is made with it, and no compiler to be found
