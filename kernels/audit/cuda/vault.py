@@ -49,7 +49,9 @@ class Message:
         The block's calls from a random one on, and of every such tensor a stretch from calls further on.
         """
         start, count = self.layout.input_offset, len(self.layout.calls)
-        first, other = rng.choice(self.block_calls, 2, replace=False).tolist()
+        first, turns = int(rng.integers(self.block_calls)), int(rng.integers(self.block_calls // DRAWN_SETS))
+        # Never so far on that the same sets meet again.
+        other = (first + turns * DRAWN_SETS + int(rng.integers(1, DRAWN_SETS))) % self.block_calls
         for call, taken, calls in _wound(first, count, self.block_calls):
             device.copy(shared, start + call * self.pitch, self.block, taken * self.pitch, calls * self.pitch)
         for place, draws in zip(self.spliced, rng.random((len(self.spliced), 2)).tolist(), strict=True):
@@ -132,7 +134,7 @@ class Vault:
         mixed = {tensor.name for tensor in entry.inputs if _mixes(tensor.name, tensor.dtype, sets)}
         one, next_one = self._plan(workload, 2).calls
         pitch = next_one.inputs[0].offset - one.inputs[0].offset
-        calls = max(LEAST_BLOCK_CALLS, len(layout.calls))
+        calls = -(-max(LEAST_BLOCK_CALLS, len(layout.calls)) // DRAWN_SETS) * DRAWN_SETS
         source, where = self._uploaded(entry, sets)
         block = self._block(one.inputs, Rows(calls, 0, pitch), mixed, source, where)
         self.device.settle()
