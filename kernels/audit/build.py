@@ -63,6 +63,7 @@ class Builder:
         command = self.toolchain.command(tuple(candidate.sources), candidate.flags)
         started = time.perf_counter()
         status, log = self._compile(folder, command)
+        log = log.replace(f"{folder}/".encode(), b"")
         build_s = time.perf_counter() - started
         if status != 0:
             raise CandidateFailed(Correctness.BUILD_FAILED, _first_error(status, log), log)

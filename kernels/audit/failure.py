@@ -8,6 +8,11 @@ AuditFailure
 from kernelbraid.kernels.audit.outcome import Correctness, Infrastructure
 
 
+def printable(text: str) -> str:
+    """The text in one line without control characters: a candidate's words must not steer the reader's terminal."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
 class AuditFailure(Exception):
     """The audit ended early. The harness turns it into an outcome; it never leaves the harness."""
 
@@ -15,7 +20,7 @@ class AuditFailure(Exception):
 
     def __init__(self, evidence: str, log: bytes = b"") -> None:
         super().__init__(evidence)
-        self.evidence = evidence
+        self.evidence = printable(evidence)
         self.log = log
 
 

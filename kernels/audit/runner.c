@@ -27,7 +27,7 @@ struct window { uint64_t offset, bytes; };
 struct call { uint32_t entry, arguments, dims, unused; };
 struct argument { uint32_t window, unused; uint64_t offset; };      /* window 0xffffffff: the input block */
 struct done { uint32_t calls, out_of_memory; };
-struct fault { int32_t signal, code, region, write, system_call, out_of_memory; uint64_t address; };
+struct fault { int32_t signal, code, region, write, system_call, out_of_memory; uint64_t address; int64_t beyond; };
 
 struct region { char *base; uint64_t bytes; };
 struct work { void (*entry)(void); uint32_t arguments, dims; void *argument[MOST_ARGUMENTS]; int64_t *dim; };
@@ -70,12 +70,17 @@ static int inside(const struct region *region, uint64_t address, uint64_t margin
     return region->base && address >= start - margin && address < start + region->bytes + margin;
 }
 
-static int region_of(uint64_t address)
+/* What lies at an address; for a guard, how many bytes past its window's end (or, below 0, before its start). */
+static int region_of(uint64_t address, int64_t *beyond)
 {
     for (int i = 0; i < MOST_LAYOUTS; i++) {
         if (inside(&layouts[i].input, address, 0) || inside(&layouts[i].dims, address, 0)) return IN_INPUT;
         for (uint32_t w = 0; w < layouts[i].windows; w++)
-            if (inside(&layouts[i].window[w], address, guard)) return IN_GUARD;
+            if (inside(&layouts[i].window[w], address, guard)) {
+                const int64_t at = (int64_t)(address - (uint64_t)layouts[i].window[w].base);
+                *beyond = at < 0 ? at : at - (int64_t)layouts[i].window[w].bytes;
+                return IN_GUARD;
+            }
     }
     return ELSEWHERE;
 }
@@ -101,7 +106,7 @@ static void on_fault(int signal, siginfo_t *info, void *context)
     (void)context;
     fault.write = 1;
 #endif
-    if (signal == SIGSEGV || signal == SIGBUS) fault.region = region_of(fault.address);
+    if (signal == SIGSEGV || signal == SIGBUS) fault.region = region_of(fault.address, &fault.beyond);
     reply(ERR, &fault, sizeof fault);
     _exit(128 + signal);
 }

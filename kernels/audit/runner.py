@@ -29,7 +29,7 @@ from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
 LOAD, PREPARE, GO, DROP, READY, DONE, ERR = 1, 2, 3, 4, 16, 17, 18
 REFUSED = 125
 _FRAME = struct.Struct("<II")
-_FAULT = struct.Struct("<iiiiiiQ")
+_FAULT = struct.Struct("<iiiiiiQq")
 _PAYLOAD_BYTES = {READY: 0, DONE: 8}
 _IN_INPUT, _IN_GUARD = 1, 2
 _STOP_WAIT_S = 1.0
@@ -252,7 +252,7 @@ class Runner:
 
 
 def _fault_verdict(fault: tuple[int, ...]) -> tuple[Correctness, str]:
-    number, code, region, write, system_call, out_of_memory, address = fault
+    number, code, region, write, system_call, out_of_memory, address, beyond = fault
     if number in (signal.SIGXFSZ, signal.SIGXCPU):
         return _exit_verdict(-number)
     if number == signal.SIGSYS:
@@ -260,11 +260,16 @@ def _fault_verdict(fault: tuple[int, ...]) -> tuple[Correctness, str]:
     if region == _IN_INPUT and write:
         return Correctness.INPUT_WRITTEN, f"it wrote to an input at {address:#x}, which is mapped read-only"
     if region == _IN_GUARD and write:
-        return Correctness.GUARD_OVERWRITTEN, f"it wrote into the guard pages beside an output, at {address:#x}"
+        where = f"{_beyond(beyond)}, at {address:#x}"
+        return Correctness.GUARD_OVERWRITTEN, f"it wrote into the guard pages beside an output, {where}"
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     if out_of_memory:
         return Correctness.OUT_OF_MEMORY, f"memory ran out, then {name} at address {address:#x}"
     return Correctness.CRASHED, f"{name} (code {code}) at address {address:#x}"
+
+
+def _beyond(offset: int) -> str:
+    return f"{-offset} bytes before its window" if offset < 0 else f"{offset} bytes past the end of its window"
 
 
 def _exit_verdict(status: int | None, answer: bytes = b"") -> tuple[Correctness, str]:
