@@ -199,6 +199,25 @@ with Harness(operator, sandbox=Sandbox(SandboxKind(sys.argv[2])), limits=Limits(
 """
 
 
+_AUDIT = """
+import sys
+from kernelbraid.kernels.audit.harness import Harness
+from kernelbraid.kernels.audit.outcome import Candidate
+from kernelbraid.kernels.operators.operator import load_operator
+
+operator = load_operator(sys.argv[1])
+root = Candidate("root", operator.root_sources())
+with Harness(operator) as harness:
+    print(harness.audit(root, root, lambda: root).verdict.value)
+print(*sorted({"torch", "triton", "multiprocessing", "kernelbraid.kernels.audit.cuda"} & set(sys.modules)))
+"""
+
+
+def test_an_audit_loads_no_framework_into_the_auditor(scale: Operator) -> None:
+    done = subprocess.run([sys.executable, "-c", _AUDIT, str(scale.folder)], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "verified\n\n", done.stdout + done.stderr
+
+
 def test_children_die_with_a_killed_auditor(harness: Harness, scale: Operator) -> None:
     """Given a candidate in an endless loop, when its auditor is killed, then its process is gone too."""
     kind = harness.environment().sandbox
