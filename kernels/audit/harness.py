@@ -239,10 +239,8 @@ class Harness:
         if forged := twins.accepted_forgeries(self.operator, self._reference, secrets.randbits(63)):
             evidence = f"the declared tolerances take answers that need no work: {'; '.join(forged)}"
             raise CandidateFailed(Correctness.INACCURATE, evidence)
-        decodes = [entry for entry in self.operator.entries if entry.path == "decode"]
-        twin = twins.broken_twin(root, decodes)
         try:
-            self._check(twin, Progress())
+            self._check(self._broken_twin(root), Progress())
         except CandidateFailed as failure:
             if failure.verdict in (Correctness.DISAGREEMENT, Correctness.INACCURATE):
                 progress.tally.passed["broken_twin"] += 1
@@ -250,6 +248,9 @@ class Harness:
             raise
         evidence = f"a twin of {root.name} with one wrong bit in every decode call was verified: the checks cannot fail"
         raise CandidateFailed(Correctness.WRONG_ARTIFACT, evidence)
+
+    def _broken_twin(self, root: Candidate) -> Candidate:
+        return twins.broken_twin(root, [entry for entry in self.operator.entries if entry.path == "decode"])
 
     def _check_timed_shapes(self, progress: "Progress") -> None:
         """All of them for whom a confirmation was worth its time; anyone else had some, drawn in secret."""

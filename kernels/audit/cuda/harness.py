@@ -31,6 +31,7 @@ from kernelbraid.kernels.audit.cuda.launcher import Settings, Zygote
 from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
 from kernelbraid.kernels.audit.cuda.runner import DeviceRunner, Starter
 from kernelbraid.kernels.audit.cuda.spares import Spares
+from kernelbraid.kernels.audit.cuda.twins import broken_twin
 from kernelbraid.kernels.audit.cuda.vault import Vault
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.harness import MOST_REFERENCES, Harness, Progress
@@ -258,11 +259,12 @@ class DeviceHarness(Harness):
         """What an earlier session measured of the arm that sets the pace."""
         return self._paces.get(_pacer(arms))
 
-    def _prove_that_checks_fail(self, root: Candidate, progress: Progress) -> None:
-        """A twin is made of C sources only; broken Triton kernels are in the corpus."""
-
-    def _prove_that_checks_fail(self, root: Candidate, progress: Progress) -> None:
-        """A twin is made of C sources only; broken Triton kernels are in the corpus."""
+    def _broken_twin(self, root: Candidate) -> Candidate:
+        """As on the CPU; it is ours, so that its source is not asked, and it is compiled as it runs."""
+        twin = broken_twin(root, [entry for entry in self.operator.entries if entry.path == "decode"])
+        with self._building:
+            self._artifacts[twin.digest] = bare(twin.sources)
+        return twin
 
     def _sound_baseline(self, baseline: Candidate) -> Artifact:
         with lock.held(self._timing_lock):
