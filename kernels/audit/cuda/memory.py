@@ -15,7 +15,9 @@ from kernelbraid.kernels.audit.cuda.device import Buffer, Device
 from kernelbraid.kernels.audit.layout import Layout, Place
 from kernelbraid.kernels.audit.memory import checked
 
-_TILE_BYTES = 64
+_FINITE, _NOT_ZERO = 0xBFFFBFFF, 0x00010001
+"""Masks for a word that is no NaN and no zero, whether read as one float or as two of 16 bits: all of a poisoned tensor
+has the same bits, and a NaN does not equal itself."""
 
 
 class DeviceInputs:
@@ -86,7 +88,7 @@ class DeviceOutputs:
     def poison(self, layout: Layout) -> None:
         """A new random pattern over everything from the first window to the last."""
         self._layout = self._mirror = None
-        self._pattern = secrets.randbits(32)
+        self._pattern = secrets.randbits(32) & _FINITE | _NOT_ZERO
         start = layout.windows[0][0]
         self.device.fill(self.buffer, start, layout.output_end - start, self._pattern)
 

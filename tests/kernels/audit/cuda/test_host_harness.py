@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kernelbraid.kernels.audit.cuda.harness import DeviceHarness
-from kernelbraid.kernels.audit.outcome import AuditOutcome, Correctness
+from kernelbraid.kernels.audit.outcome import AuditOutcome, Candidate, Correctness
 
 Audit = Callable[[str], AuditOutcome]
 ENTRY = """
@@ -163,3 +163,17 @@ def command_lines() -> list[str]:
         with suppress(OSError):
             found.append(path.read_text(errors="replace"))
     return found
+
+
+def test_root_qualifies_only_where_its_broken_twin_is_caught(host_harness: DeviceHarness) -> None:
+    root = Candidate("i0000", {"kernel.py": entry(f"for _ in range(20): {RIGHT}")})
+    found = host_harness.qualify(root, [])
+    assert found.root.verdict is Correctness.VERIFIED, found.root.evidence
+    assert {check.name: check.cases for check in found.root.checks}["broken_twin"] == 1
+
+
+def test_checks_that_cannot_fail_qualify_no_root(host_harness: DeviceHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Candidate("i0000", {"kernel.py": entry(RIGHT)})
+    monkeypatch.setattr(host_harness, "_broken_twin", lambda root: root)
+    found = host_harness.qualify(root, [])
+    assert found.root.verdict is Correctness.WRONG_ARTIFACT
