@@ -4,4 +4,4 @@
 auditor's.
 """
 
-CHILD_SIDE = ("zygote.py", "child.py", "child_cuda.py", "child_host.py", "frames.py")
+CHILD_SIDE = ("zygote.py", "child.py", "child_cuda.py", "child_host.py", "frames.py", "sanitized.py")

@@ -30,6 +30,7 @@ from kernelbraid.kernels.audit.cuda.device import Device
 from kernelbraid.kernels.audit.cuda.launcher import Settings, Zygote
 from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
 from kernelbraid.kernels.audit.cuda.runner import DeviceRunner, Starter
+from kernelbraid.kernels.audit.cuda.sanitizer import Sanitizer
 from kernelbraid.kernels.audit.cuda.spares import Spares
 from kernelbraid.kernels.audit.cuda.twins import broken_twin
 from kernelbraid.kernels.audit.cuda.vault import Vault
@@ -57,6 +58,7 @@ class DeviceHarness(Harness):
     """Audits for one operator on one device; several threads may audit, the device's lock makes them take turns.
 
     `sandbox` None takes Landlock, and nothing at all where that does not work; `environment().sandbox` says which.
+    `sanitizer` is compute-sanitizer's path where a candidate that might be promoted is to pass it first.
     Raises MissingToolchain without a C compiler (for the box), DeviceLost when the device cannot be used.
     """
 
@@ -70,6 +72,7 @@ class DeviceHarness(Harness):
         sandbox: Sandbox | None = None,
         timing_lock: Path | None = None,
         limits: Limits | None = None,
+        sanitizer: Path | None = None,
     ) -> None:
         self.operator = operator
         self.device = device
@@ -86,6 +89,7 @@ class DeviceHarness(Harness):
         cores = sorted(os.sched_getaffinity(0))
         self._timing_cpu, self._other_cpus = cores[-1], frozenset(cores[:-1] or cores)
         self._facts, self._backend = compiler, backend
+        self._sanitizer = sanitizer
         self._paces: dict[str, Pace] = {}
         self._vault = Vault(device, operator, self._reference, np.random.default_rng(secrets.randbits(128)))
         self._inputs, self._outputs = self._allocate()
@@ -197,9 +201,7 @@ class DeviceHarness(Harness):
             raise InfrastructureFailed(Infrastructure.SANDBOX_REFUSED, evidence)
         with self._building:
             if self._zygote is not None and not self._zygote.alive:
-                self._spares.waiting.clear()
-                self._zygote.close()
-                self._zygote = Zygote(self._settings(self._sandbox))
+                self._restart()
 
     def _artifact(self, candidate: Candidate) -> Artifact:
         """The candidate's artifact, built once."""
@@ -240,6 +242,30 @@ class DeviceHarness(Harness):
             if statistics.screen(progress.screen, self._weights):
                 progress.confirmation = self._confirmed(session)
                 self._believe(session, progress.confirmation, progress)
+
+    def _check_timed_shapes(self, progress: Progress) -> None:
+        """As on the CPU, and by compute-sanitizer where one is used."""
+        super()._check_timed_shapes(progress)
+        if self._sanitizer is None or progress.confirmation is None or progress.artifact is None:
+            return
+        with lock.held(self._timing_lock):
+            parts = (self._settings(self._sandbox), self.operator, self._reference)
+            progress.tally.passed["sanitizer"] += Sanitizer(self._sanitizer, *parts).check(progress.artifact)
+
+    def _judged(self, failure: AuditFailure) -> AuditFailure:
+        """As on the CPU, with a second look from a new zygote before the device is called faulty."""
+        judged = super()._judged(failure)
+        if judged.verdict is not Infrastructure.DEVICE_FAULT or judged is failure or self._zygote is None:
+            return judged
+        with self._building:
+            self._restart()
+        return super()._judged(failure)
+
+    def _restart(self) -> None:
+        assert self._zygote is not None, "there was one"
+        self._spares.waiting.clear()
+        self._zygote.close()
+        self._zygote = Zygote(self._settings(self._sandbox))
 
     def _confirmed(self, session: Session) -> Blocks:
         blocks = session.run(CONFIRMATION)

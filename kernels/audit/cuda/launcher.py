@@ -36,9 +36,14 @@ import sys, types
 package = types.ModuleType("kernelbraid")
 package.__path__ = [sys.argv.pop(1)]
 sys.modules["kernelbraid"] = package
-from kernelbraid.kernels.audit.cuda.zygote import main
+from kernelbraid.kernels.audit.cuda.{module} import main
 main()
 """
+
+
+def program(module: str) -> tuple[str, ...]:
+    """The command line that runs a module of the child side; its arguments follow."""
+    return (sys.executable, "-P", "-c", _BOOT.format(module=module), str(Path(__file__).parents[3]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +130,9 @@ class Zygote:
         box = [str(settings.library or ""), json.dumps(reads), json.dumps(self._writes())]
         number = str(control.fileno())
         return subprocess.Popen(
-            [sys.executable, "-P", "-c", _BOOT, str(_package_folder()), number, settings.backend, *box],
+            [*program("zygote"), number, settings.backend, *box],
             pass_fds=(control.fileno(),),
-            env=self._environment(),
+            env=environment(settings),
             cwd=settings.scratch,
             stdin=subprocess.DEVNULL,
             stdout=self._printed,
@@ -138,24 +143,6 @@ class Zygote:
     def _writes(self) -> list[str]:
         """The driver names its threads through /proc when a device is opened; a candidate's own box is closed later."""
         return [*self.settings.writes, "/proc", str(self.settings.scratch)]
-
-    def _environment(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        flags = dict(flag.split("=", 1) for flag in self.settings.flags)
-        return (
-            kept
-            | flags
-            | {
-                "PYTHONPATH": os.pathsep.join(sorted(_packages(self.settings.backend))),
-                "PYTHONDONTWRITEBYTECODE": "1",
-                "HOME": str(self.settings.scratch),
-                "TMPDIR": str(self.settings.scratch),
-                "CUDA_VISIBLE_DEVICES": self.settings.visible,
-                "CUDA_CACHE_DISABLE": "1",
-                # One thread each: a fork must find no thread pool that only its parent still has.
-                **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
-            }
-        )
 
     def _ask(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> Mapping[str, Any]:
         with self._asking:
@@ -180,15 +167,27 @@ class Zygote:
         return InfrastructureFailed(Infrastructure.SANDBOX_REFUSED, evidence, said)
 
 
+def environment(settings: Settings) -> dict[str, str]:
+    """Of a process for candidates: nothing of ours but where programs and libraries lie."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    flags = dict(flag.split("=", 1) for flag in settings.flags)
+    own = {
+        "PYTHONPATH": os.pathsep.join(sorted(_packages(settings.backend))),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": str(settings.scratch),
+        "TMPDIR": str(settings.scratch),
+        "CUDA_VISIBLE_DEVICES": settings.visible,
+        "CUDA_CACHE_DISABLE": "1",
+        # One thread each: a fork must find no thread pool that only its parent still has.
+        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    }
+    return kept | flags | own
+
+
 def kill_group(pid: int, signal_number: int) -> None:
     """Signal a child's whole group; nothing where it is gone."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal_number)
-
-
-def _package_folder() -> Path:
-    """The folder that holds the room `kernels`."""
-    return Path(__file__).parents[3]
 
 
 def _interpreter() -> Iterable[str]:

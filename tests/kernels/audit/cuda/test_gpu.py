@@ -23,6 +23,7 @@ from kernelbraid.kernels.audit.cuda.harness import DeviceHarness
 from kernelbraid.kernels.audit.cuda.launcher import Settings, Zygote
 from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
 from kernelbraid.kernels.audit.cuda.runner import DeviceRunner, Starter
+from kernelbraid.kernels.audit.cuda.sanitizer import Sanitizer, find_sanitizer
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed
 from kernelbraid.kernels.audit.layout import plan_layout
 from kernelbraid.kernels.audit.limits import MIB, Limits
@@ -31,6 +32,7 @@ from kernelbraid.kernels.audit.opening import open_harness
 from kernelbraid.kernels.audit.outcome import Candidate, Correctness
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
 from kernelbraid.kernels.audit.statistics import group_log_ratios, workload_log_ratios
+from kernelbraid.kernels.operators.cases import load_reference
 from kernelbraid.kernels.operators.operator import Operator, load_operator, operator_targets
 from kernelbraid.kernels.toolchains.cc import find_compiler
 
@@ -462,6 +464,27 @@ def test_identical_candidates_by_groups(packaged: DeviceHarness, rms_norm: Opera
         report = os.environ.get("OUT")
         if report:
             Path(report, "identical.blocks").write_bytes(blocks.to_bytes())
+
+
+@pytest.mark.parametrize("boxed", [True, False], ids=["boxed", "open"])
+def test_sanitizer_finds_what_lies_beside_an_allocation(
+    device: CudaDevice, scale: Operator, tmp_path: Path, boxed: bool
+) -> None:
+    program = find_sanitizer()
+    if program is None:
+        pytest.skip("compute-sanitizer is not installed")
+    library = native_programs(find_compiler()).box if boxed else None
+    settings = Settings("cuda", library, tmp_path, (), device.facts.visible, device.facts.paths)
+    sanitizer = Sanitizer(program, settings, scale, load_reference(scale))
+    started = time.monotonic()
+    with explained():
+        watched = sanitizer.check(bare({"kernel.py": KERNEL}))
+    said(boxed=boxed, watched=watched, took_s=time.monotonic() - started)
+    beside = KERNEL.replace("y + row * width + at, p", "y + row * width + at + 4096, p")
+    with pytest.raises(CandidateFailed) as caught:
+        sanitizer.check(bare({"kernel.py": beside}))
+    said(verdict=caught.value.verdict, evidence=caught.value.evidence)
+    assert caught.value.verdict is Correctness.GUARD_OVERWRITTEN
 
 
 def _timed(action: Callable[[], object]) -> int:
