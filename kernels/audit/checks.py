@@ -21,7 +21,7 @@ from kernelbraid.kernels.audit.memory import Inputs
 from kernelbraid.kernels.audit.outcome import CheckResult, Correctness
 from kernelbraid.kernels.audit.runner import Runner
 from kernelbraid.kernels.operators.cases import Agreement, Call, Reference
-from kernelbraid.kernels.operators.operator import Entry, Operator
+from kernelbraid.kernels.operators.operator import Check, Entry, Hidden, Operator
 
 HIDDEN_DRAWS = 2
 TIMED_BYTES = 8 << 20
@@ -96,12 +96,13 @@ def cases_of(operator: Operator) -> Iterator[Case]:
 
 def timed_cases(operator: Operator) -> Iterator[Case]:
     """The workloads' own shapes, where a full-path call can have them, each once for both of its paths."""
-    shapes = {}
+    shapes: dict[tuple[str, str, tuple[int, ...]], dict[str, int]] = {}
+    pairs: tuple[Check | Hidden, ...] = (*operator.checks, *operator.hidden)
     for workload in operator.workloads:
-        for pair in (*operator.checks, *operator.hidden):
-            full = operator.entry(pair.full)
-            if workload.entry in (pair.full, pair.decode) and set(full.dims) <= set(workload.dims):
-                dims = {name: workload.dims[name] for name in full.dims}
+        for pair in pairs:
+            names = operator.entry(pair.full).dims
+            if workload.entry in (pair.full, pair.decode) and set(names) <= set(workload.dims):
+                dims = {name: workload.dims[name] for name in names}
                 shapes[pair.full, pair.decode, tuple(dims.values())] = dims
     for (full, decode, _), dims in shapes.items():
         case = _case(operator, full, decode, dims, "normal")
