@@ -209,12 +209,14 @@ operator = load_operator(sys.argv[1])
 root = Candidate("root", operator.root_sources())
 with Harness(operator) as harness:
     print(harness.audit(root, root, lambda: root).verdict.value)
-print(*sorted({"torch", "triton", "multiprocessing", "kernelbraid.kernels.audit.cuda"} & set(sys.modules)))
+print(*sorted({"torch", "triton", "multiprocessing"} & set(sys.modules)))
 """
 
 
 def test_an_audit_loads_no_framework_into_the_auditor(scale: Operator) -> None:
-    done = subprocess.run([sys.executable, "-c", _AUDIT, str(scale.folder)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", _AUDIT, str(scale.folder)], capture_output=True, text=True, timeout=120
+    )
     assert done.stdout == "verified\n\n", done.stdout + done.stderr
 
 
