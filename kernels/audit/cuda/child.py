@@ -44,6 +44,9 @@ class Backend(Protocol):
     def timed(self, run: Run) -> int:
         """Run, wait for the device, and return the nanoseconds between by the device's own clock."""
 
+    def sweep(self) -> None:
+        """Overwrite all memory that a candidate can have allocated, so that no call finds what another left there."""
+
     def trouble(self, error: BaseException) -> Trouble | None:
         """What kind of failure an exception is, where the backend knows."""
 
@@ -113,6 +116,8 @@ class Child:
                 self._prepare(payload)
             case Kind.CAPTURE:
                 self._capture(_index(payload))
+            case Kind.SWEEP:
+                self.backend.sweep()
             case Kind.GO:
                 return self._go(_index(payload))
             case Kind.MEASURE:

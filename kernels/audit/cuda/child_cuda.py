@@ -46,6 +46,9 @@ class CudaBackend:
 
     def __init__(self) -> None:
         self._bases: list[int] = []
+        self._driver: Any = None
+        self._reserved = 0
+        self._segments: list[tuple[int, int]] = []
         self._began: Any = None
         self._ended: Any = None
 
@@ -58,9 +61,9 @@ class CudaBackend:
         warnings.simplefilter("ignore")  # of an empty graph, which is what the floor is
         torch.set_grad_enabled(False)
         torch.empty(1, device="cuda")
+        self._driver = ctypes.CDLL("libcuda.so.1")
         torch.cuda.set_stream(torch.cuda.Stream())  # the default one cannot be captured
-        driver = ctypes.CDLL("libcuda.so.1")
-        self._bases = [_opened(driver, bytes.fromhex(handle)) for handle in shared["handles"]]
+        self._bases = [_opened(self._driver, bytes.fromhex(handle)) for handle in shared["handles"]]
         self._began, self._ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.timed(_nothing)
 
@@ -89,6 +92,19 @@ class CudaBackend:
         torch.cuda.synchronize()
         elapsed_ms: float = self._began.elapsed_time(self._ended)
         return round(elapsed_ms * 1e6)
+
+    def sweep(self) -> None:
+        """Every segment of torch's allocator, the graphs' private pools included, with a word that changes."""
+        reserved = torch.cuda.memory_reserved()
+        if reserved != self._reserved:
+            self._reserved = reserved
+            self._segments = [(part["address"], part["total_size"]) for part in torch.cuda.memory_snapshot()]
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        word = ctypes.c_uint(int.from_bytes(os.urandom(4), "little"))
+        for address, size in self._segments:
+            if self._driver.cuMemsetD32Async(ctypes.c_uint64(address), word, ctypes.c_size_t(size // 4), stream):
+                raise RuntimeError("CUDA error: the candidate's own memory cannot be overwritten")
+        torch.cuda.synchronize()
 
     def trouble(self, error: BaseException) -> Trouble | None:
         """A compiler's, memory's, or the device's failure."""
@@ -120,7 +136,7 @@ def _nothing() -> None:
     """What the first events are recorded around."""
 
 
-def _opened(driver: ctypes.CDLL, handle: bytes) -> int:
+def _opened(driver: Any, handle: bytes) -> int:
     """The device address of an allocation of the owner's, here. Raises OSError with the driver's error."""
     pointer = ctypes.c_uint64()
     opaque = _IpcHandle.from_buffer_copy(handle)

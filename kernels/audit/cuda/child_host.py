@@ -50,6 +50,9 @@ class HostBackend:
         run()
         return time.perf_counter_ns() - started
 
+    def sweep(self) -> None:
+        """Nothing: numpy's memory is whoever holds it's."""
+
     def trouble(self, error: BaseException) -> Trouble | None:
         """Only memory is told apart."""
         return Trouble.MEMORY if isinstance(error, MemoryError) else None

@@ -45,8 +45,8 @@ LOOK_AGAIN = 8
 MOST_REFERENCE_ELEMENTS = 1 << 18
 """Timed calls with more elements are compared with untimed runs alone: float64 would take seconds."""
 THROTTLED_TRIES = 3
-DISPUTED_RATIO, DISPUTED_NS = 1.05, 20_000
-"""A child's own time that is longer than the auditor's by more than this means that the clock was stopped early."""
+DISPUTED_RATIO, DISPUTED_NS = 0.25, 200_000
+"""The child's own time and the auditor's, medians over a session, may be so far apart; a floor varies by tens of us."""
 _LEAST_CALL_NS = 1_000
 BUSY_RATIO, BUSY_NS = 1.5, 100_000
 
@@ -71,16 +71,17 @@ class Record:
     sweeps_ns: dict[str, list[int]] = field(default_factory=dict)
     """By the arm that ran before: how long preparing the next message took."""
 
-    def disputed(self) -> str | None:
-        """Evidence when the candidate's own clock spans more than the auditor's around it, which no honest one does.
+    def disputed(self, floor_ns: float) -> str | None:
+        """Evidence when the candidate's own clock and the auditor's above its floor are too far apart.
 
-        The other way round nothing is gained: the auditor's time is the one that counts.
+        Where its own says more, it answered before its kernels had ended; where it says less, it is not a clock.
         """
         for (arm, workload), pairs in self.advisory_ns.items():
             wall_ns, own_ns = (median(pair[side] for pair in pairs) for side in (0, 1))
-            if arm == CANDIDATE and own_ns > DISPUTED_RATIO * wall_ns + DISPUTED_NS:
-                own, wall = own_ns / 1000, wall_ns / 1000
-                return f"workload {workload}: its events span {own:.1f} us, the auditor's clock {wall:.1f} us"
+            apart_ns = abs(own_ns - (wall_ns - floor_ns))
+            if arm == CANDIDATE and apart_ns > max(DISPUTED_RATIO * own_ns, DISPUTED_NS):
+                own, wall, floor = (f"{time_ns / 1000:.1f} us" for time_ns in (own_ns, wall_ns, floor_ns))
+                return f"workload {workload}: its events span {own}, the auditor's clock {wall} with a floor of {floor}"
         return None
 
     def kept_busy(self) -> str | None:
@@ -289,6 +290,7 @@ class DeviceSession:
     def _set_out(self, arm: str, runner: DeviceRunner, message: Message) -> None:
         device, started_ns = self.inputs.device, time.monotonic_ns()
         runner.thaw()
+        runner.sweep()
         message.lay_out(device, self.inputs.buffer, self.rng)
         self.outputs.poison(message.layout)
         device.flush()

@@ -25,6 +25,7 @@ class Kind(IntEnum):
     GO = 3
     CAPTURE = 5
     MEASURE = 6
+    SWEEP = 7
     READY = 16
     DONE = 17
     ERR = 18

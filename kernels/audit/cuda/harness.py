@@ -28,7 +28,7 @@ from kernelbraid.kernels.audit.cuda.ceilings import device_ceilings
 from kernelbraid.kernels.audit.cuda.clock import CONFIRMATION, GROUPS_ADDED, SCREEN, DeviceSession
 from kernelbraid.kernels.audit.cuda.device import Device
 from kernelbraid.kernels.audit.cuda.launcher import Settings, Zygote
-from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
+from kernelbraid.kernels.audit.cuda.memory import GUARD_BYTES, DeviceInputs, DeviceOutputs
 from kernelbraid.kernels.audit.cuda.runner import DeviceRunner, Starter
 from kernelbraid.kernels.audit.cuda.sanitizer import Sanitizer
 from kernelbraid.kernels.audit.cuda.spares import Spares
@@ -136,7 +136,7 @@ class DeviceHarness(Harness):
         least = max(4 * self._limits.message_bytes, 1)
         return (
             DeviceInputs(self.device, self.device.allocate(max(inputs, least))),
-            DeviceOutputs(self.device, self.device.allocate(max(outputs, least))),
+            DeviceOutputs(self.device, self.device.allocate(max(outputs, least) + GUARD_BYTES)),
         )
 
     def _start(self, wanted: Sandbox | None) -> tuple[Sandbox, str | None]:
@@ -307,7 +307,7 @@ class DeviceHarness(Harness):
             raise CandidateFailed(Correctness.FASTER_THAN_POSSIBLE, evidence)
         if evidence := drowned(blocks):
             raise InfrastructureFailed(Infrastructure.DEVICE_FAULT, evidence)
-        if evidence := record.disputed() or record.kept_busy():
+        if evidence := record.disputed(float(np.median(blocks.floor_ns))) or record.kept_busy():
             raise CandidateFailed(Correctness.CLOCK_DISPUTED, evidence)
         progress.tally.passed["clock"] += 1
 

@@ -20,6 +20,10 @@ _FINITE, _NOT_ZERO = 0xBFFFBFFF, 0x00010001
 has the same bits, and a NaN does not equal itself."""
 
 
+GUARD_BYTES = 64 << 10
+"""Canaries behind the last window: no page there faults, as one does on the CPU."""
+
+
 class DeviceInputs:
     """One buffer of inputs, with what was written last kept here: a candidate can write to a device's inputs."""
 
@@ -89,8 +93,8 @@ class DeviceOutputs:
         """A new random pattern over everything from the first window to the last."""
         self._layout = self._mirror = None
         self._pattern = secrets.randbits(32) & _FINITE | _NOT_ZERO
-        start = layout.windows[0][0]
-        self.device.fill(self.buffer, start, layout.output_end - start, self._pattern)
+        start, size = _guarded(layout)
+        self.device.fill(self.buffer, start, size, self._pattern)
 
     def poison_of(self, place: Place) -> NDArray[Any]:
         """What the tensor would hold had nothing been written since the last poison."""
@@ -103,8 +107,9 @@ class DeviceOutputs:
 
     def hold(self, layout: Layout) -> None:
         """Copy the layout's windows: what `read` returns until `release`."""
-        self._layout, start = layout, layout.windows[0][0]
-        self._mirror = (start, self.device.download(self.buffer, start, layout.output_end - start))
+        self._layout = layout
+        start, size = _guarded(layout)
+        self._mirror = (start, self.device.download(self.buffer, start, size))
 
     def release(self) -> None:
         """The process runs again: the next read copies the windows anew."""
@@ -117,7 +122,7 @@ class DeviceOutputs:
 
     def first_broken_canary(self, layout: Layout) -> tuple[int, int, int] | None:
         """(offset, found byte, expected byte) of the first canary byte that was overwritten."""
-        for start, end in layout.gaps():
+        for start, end in (*layout.gaps(), (layout.output_end, layout.output_end + GUARD_BYTES)):
             found, expected = self._bytes(start, end - start), self.poison_bytes(start, end - start)
             differing = np.flatnonzero(found != expected)
             if differing.size:
@@ -135,3 +140,9 @@ class DeviceOutputs:
 
 
 _FLOATING: Mapping[str, bool] = {"float32": True, "bfloat16": True}
+
+
+def _guarded(layout: Layout) -> tuple[int, int]:
+    """Offset and bytes of a layout's windows and of the canaries behind them."""
+    start = layout.windows[0][0]
+    return start, layout.output_end - start + GUARD_BYTES

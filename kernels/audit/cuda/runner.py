@@ -151,6 +151,7 @@ class DeviceRunner:
             self.outputs.poison(layout)
         self.inputs.upload(layout)
         self.outputs.device.settle()
+        self.sweep()
         answered = self.release(layout, lambda: None)
         if freeze:
             self.freeze()
@@ -167,6 +168,10 @@ class DeviceRunner:
         payload = self._expect(Kind.DONE, message, limit_s)
         read_back()
         return Answered(time.monotonic_ns() - started_ns, frames.advisory_ns(payload))
+
+    def sweep(self) -> None:
+        """Have it overwrite all memory that the candidate can have allocated; its kernels could keep state there."""
+        self._expect(Kind.READY, frames.frame(Kind.SWEEP), self._starter.limits.call_s)
 
     def measured(self) -> Mapping[str, float]:
         """The device's ceilings by trusted code; only in a process that loads no candidate."""

@@ -62,6 +62,24 @@ ENDLESS = KERNEL.replace(
     "    tl.store(",
     "    while tl.load(w, volatile=True) == tl.load(w, volatile=True):\n        tl.atomic_add(y, 1.0)\n    tl.store(",
 )
+KEEPS_STATE = (
+    KERNEL.partition("def scale_full")[0]
+    + """
+import torch
+
+@triton.jit
+def _count(kept, y):
+    tl.store(kept, tl.load(kept) * 0.5 + 1.0)
+    tl.store(y, tl.load(y) + tl.load(kept))
+
+def scale_full(x, w, f, y):
+    rows, width = x.shape
+    _scale[(rows, triton.cdiv(width, 256))](x, w, f, y, width, BLOCK=256)
+    _count[(1,)](torch.empty(1, device=x.device), y)
+
+scale_decode = scale_full
+"""
+)
 EMPTY = "def scale_full(*tensors): pass\nscale_decode = scale_full\n"
 SYMBOLS = ("scale_full", "scale_decode")
 
@@ -347,6 +365,7 @@ def test_audits_of_broken_candidates(harness: DeviceHarness) -> None:
             "    tl.store(", "    tl.store(w + at, 1.0, mask=keep)\n    tl.store("
         ),
         Correctness.GUARD_OVERWRITTEN: KERNEL.replace("y + row * width + at, p", "y + row * width + at - 1, p"),
+        Correctness.NONDETERMINISTIC: KEEPS_STATE,
         Correctness.LOAD_FAILED: "import nothing_of_that_name\n",
         Correctness.BUILD_FAILED: KERNEL.replace("tl.load(f + row)", "no_such_name"),
         Correctness.FORBIDDEN_CALL: KERNEL.replace("    rows, width", "    print(x.sum().item())\n    rows, width"),
@@ -454,7 +473,11 @@ def test_identical_candidates_by_groups(packaged: DeviceHarness, rms_norm: Opera
         said(
             by_workload=np.round(workload_log_ratios(blocks, "candidate", "incumbent").std(axis=0, ddof=1), 5).tolist()
         )
-        said(record=session.record.summary(), kept_busy=session.record.kept_busy(), disputed=session.record.disputed())
+        said(
+            record=session.record.summary(),
+            kept_busy=session.record.kept_busy(),
+            disputed=session.record.disputed(float(np.median(blocks.floor_ns))),
+        )
         own = {
             f"{arm} {index}": np.median(np.array(pairs), axis=0).tolist()
             for (arm, index), pairs in session.record.advisory_ns.items()
