@@ -1,0 +1,56 @@
+"""What a timed candidate must not be able to foresee: which message is copied, and anything of its next inputs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernelbraid.kernels.audit.artifact import Artifact
+from kernelbraid.kernels.audit.clock import Session
+from kernelbraid.kernels.audit.harness import Harness
+from kernelbraid.kernels.audit.memory import Inputs
+from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT
+from kernelbraid.kernels.audit.plan import Plan
+from kernelbraid.kernels.operators.cases import load_reference
+from kernelbraid.kernels.operators.operator import Operator, load_operator
+
+PLAN = Plan(groups=1, blocks=2, paired=(INCUMBENT, CANDIDATE))
+
+
+def session(operator: Operator, harness: Harness, inputs: Inputs) -> Session:
+    """A session that starts no process."""
+    nothing = Artifact(b"", "", {}, b"", 0.0)
+    launcher = harness._launcher(harness._sandbox)
+    return Session(operator, load_reference(operator), launcher, {CANDIDATE: nothing}, nothing, 0, inputs)
+
+
+@pytest.fixture
+def timed(lock_path: Path) -> Session:
+    """A session of rms_norm with the inputs of two calls a message."""
+    operator, inputs = load_operator("rms_norm"), Inputs(64 << 20)
+    with Harness(operator, timing_lock=lock_path) as harness:
+        made = session(operator, harness, inputs)
+    made._sets = made._draw_inputs([2] * len(operator.workloads))
+    return made
+
+
+def test_no_row_of_an_input_is_again_what_it_was(timed: Session) -> None:
+    """Else a candidate could keep a row's answer and compare, which costs less than the work."""
+    for drawn in timed._sets:
+        places = [place for call in drawn.layout.calls for place in call.inputs]
+        before = [timed.inputs.view(place).copy() for place in places]
+        drawn.splice(timed.inputs, timed.rng)
+        for place, old in zip(places, before, strict=True):
+            rows = (timed.inputs.view(place) != old).reshape(-1, place.shape[-1])
+            # A bfloat16 of the donor now and then is the row's own.
+            assert rows.any(axis=-1).mean() > (0.999 if place.tensor.dtype == "float32" else 0.9)
+
+
+def test_any_timed_message_may_be_the_one_that_is_copied(timed: Session) -> None:
+    places = np.zeros((PLAN.blocks, len(timed._sets), PLAN.samples_of(CANDIDATE)), bool)
+    for _ in range(400):
+        drawn = timed._watched(PLAN)
+        assert len(drawn) == 4
+        for place in drawn:
+            places[place] = True
+    assert places.all()
