@@ -56,8 +56,6 @@ Events = tuple[Event, ...]
 
 SMALLEST_DELTA_RATIO = 0.005
 LARGEST_DELTA_RATIO = 0.008
-NOISY_DELTAS = 2.0
-"""A wider delta than the largest is too noisy to decide with, unless the gain exceeds so many of it."""
 INFRASTRUCTURE_RETRIES = 1
 
 
@@ -393,10 +391,9 @@ def _winning(state: State, measurement: Measurement) -> None:
     require(measurement.alpha is not None and 0 < measurement.alpha <= alpha, f"alpha is at most {alpha:.3g} here")
     least = max(SMALLEST_DELTA_RATIO, 3 * measurement.standard_error_ratio)
     require(least <= measurement.delta_ratio * (1 + 1e-9), "delta is below three standard errors or half a percent")
-    noisy = measurement.delta_ratio > LARGEST_DELTA_RATIO * (1 + 1e-9)
-    margin = measurement.delta_ratio * (NOISY_DELTAS if noisy else 1)
-    words = "too noisy to decide: " if noisy else ""
-    require(measurement.upper_bound_ratio < 1 - margin, f"{words}the upper bound is not below 1 - {margin:.3g}")
+    margin = measurement.delta_ratio
+    require(margin <= LARGEST_DELTA_RATIO * (1 + 1e-9), f"too noisy to decide: delta is {margin:.3g}")
+    require(measurement.upper_bound_ratio < 1 - margin, f"the upper bound is not below 1 - {margin:.3g}")
     require(measurement.speedup_ratio is not None, "a promotion says how it compares with the root")
     _covers_workloads(state, measurement.root_ratios)
 

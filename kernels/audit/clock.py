@@ -5,6 +5,8 @@ fingerprint of an earlier call says anything about this one. Now and then a time
 runner; all such copies are made again in a process that was never timed and must have the same bits.
 """
 
+import ctypes
+import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,8 +22,8 @@ from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.comparison import Bits, first_difference, inaccuracy, widened
 from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.layout import Layout, plan_layout
-from kernelbraid.kernels.audit.memory import Inputs
-from kernelbraid.kernels.audit.native import Elapsed
+from kernelbraid.kernels.audit.memory import Inputs, Outputs
+from kernelbraid.kernels.audit.native import Elapsed, Span
 from kernelbraid.kernels.audit.outcome import CANDIDATE, Blocks, Correctness, Infrastructure
 from kernelbraid.kernels.audit.plan import Plan
 from kernelbraid.kernels.audit.runner import Launcher, Runner
@@ -29,8 +31,9 @@ from kernelbraid.kernels.operators.cases import Arrays, Call, Reference
 from kernelbraid.kernels.operators.operator import Operator, Workload
 
 FLOOR = "empty"
-MESSAGE_NS = 500_000
-"""A message is filled with calls up to about this time, so that its own cost does not drown a fast kernel."""
+MESSAGE_NS = 100_000
+"""A message is filled with calls up to about this time, so that its own cost does not drown a fast kernel. The sum of
+several calls would be disturbed more often: a neighbour on the same core comes and goes within a millisecond."""
 MOST_CALLS = 16
 COLD_NS = 2_000_000
 MOST_TRIES = 2
@@ -75,19 +78,21 @@ class WorkloadInputs:
     where a kernel must not read, at places that depend on its integer inputs."""
 
     def splice(self, inputs: Inputs, rng: np.random.Generator) -> None:
-        """Change a stretch of every floating input of every call to the donor's values at the same place.
+        """Change a stretch of every floating input of every call to the donor's values at the same place, and an
+        element of every row, so that no row is again what it was.
 
         Donor and sets come from the same operator functions, so any mixture of theirs is an input like them.
         """
-        draws = rng.random((len(self.layout.calls), len(self.spliced), 2))
+        draws = rng.random((len(self.layout.calls), len(self.spliced), 3))
         for call, (places, call_draws) in enumerate(zip(self.layout.calls, draws.tolist(), strict=True)):
             tensors = {place.tensor.name: place for place in places.inputs}
-            for name, (where, how_much) in zip(self.spliced, call_draws, strict=True):
+            for name, (where, how_much, column) in zip(self.spliced, call_draws, strict=True):
                 flat, donor = inputs.view(tensors[name]).reshape(-1), self.donor[name].reshape(-1)
                 length = 1 + int(how_much * _SPLICE * len(flat))
                 start = int(where * (len(flat) - length + 1))
-                mask = self.finite[call, name]
+                mask, width = self.finite[call, name], tensors[name].shape[-1]
                 _swap(flat, donor, slice(start, start + length), mask)
+                _swap(flat, donor, slice(int(column * width), None, width), mask)
 
 
 def _swap(one: Bits, other: Bits, where: slice, mask: NDArray[np.bool_] | None) -> None:
@@ -118,16 +123,15 @@ class Session:
     _waits_ns: list[int] = field(default_factory=list)
     _sets: list[WorkloadInputs] = field(default_factory=list)
 
-    def run(self, plan: Plan, pace: "Pace | None" = None) -> Blocks:
-        """Time a plan's groups at a pace, which is measured when None.
+    def run(self, plan: Plan) -> Blocks:
+        """Time a plan's groups, at the pace that the session's first one sets.
 
         Raises CandidateFailed when any arm fails.
         """
-        self.pace = pace
         return self._collected(plan, [self._group(plan) for _ in range(plan.groups)])
 
     def more(self, plan: Plan, blocks: Blocks, groups: int) -> Blocks:
-        """The blocks with further groups of the same plan."""
+        """The blocks with further groups of the same plan, or of one without arms beside the pair."""
         return joined(blocks, self._collected(plan, [self._group(plan) for _ in range(groups)]))
 
     def _collected(self, plan: Plan, groups: Sequence["GroupSamples"]) -> Blocks:
@@ -140,15 +144,16 @@ class Session:
         Raises CandidateFailed when a timed call gave other bits than an untimed one, or was inaccurate.
         Returns how many were repeated.
         """
+        beyond = max((drawn.layout.input_end for drawn in self._sets), default=0)
         with Runner(self.launcher, self.artifacts[CANDIDATE], self.inputs, -1, self.inputs.size_bytes) as runner:
             runner.load([entry.symbol for entry in self.operator.entries])
             for number, copy in enumerate(self.copies):
-                self._repeat(runner, copy, number < most_references)
+                self._repeat(runner, copy, beyond, number < most_references)
         return len(self.copies)
 
-    def _repeat(self, runner: Runner, copy: Copy, with_reference: bool) -> None:
+    def _repeat(self, runner: Runner, copy: Copy, input_offset: int, with_reference: bool) -> None:
         entry = self.operator.entry(copy.workload.entry)
-        layout = plan_layout(0, [(entry, copy.workload.dims)])
+        layout = plan_layout(0, [(entry, copy.workload.dims)], input_offset)
         runner.prepare(layout)
         for place in layout.calls[0].inputs:
             self.inputs.fill(place, copy.inputs[place.tensor.name])
@@ -172,16 +177,24 @@ class Session:
     def _group(self, plan: Plan) -> "GroupSamples":
         """One set of fresh processes: load all, draw inputs, time every block."""
         with ExitStack() as stack:
-            runners = {arm: self._start(stack, arm, self.artifacts[arm]) for arm in plan.arms}
+            runners = self._start_all(stack, plan)
             floor = self._start(stack, FLOOR, self.floor)
             if self.pace is None:
-                self.pace = self._measure_pace(plan.paired[0], runners[plan.paired[0]])
+                self.pace = self._measure_pace(plan.paired[0], runners[plan.paired[0]][0])
             if not self._sets:
                 self._sets = self._draw_inputs(self.pace.calls)
-            for runner in (*runners.values(), floor):
+            for runner in (*(each for twins in runners.values() for each in twins), floor):
                 for workload_inputs in self._sets:
                     runner.prepare(workload_inputs.layout)
             return self._time_group(plan.paced(self.pace.pass_s), runners, floor)
+
+    def _start_all(self, stack: ExitStack, plan: Plan) -> Mapping[str, Sequence[Runner]]:
+        """Every arm's processes. Which arm's come first is drawn: the later ones have other pages of memory."""
+        arms = [arm for arm in plan.arms for _ in range(plan.twins if arm in plan.paired else 1)]
+        runners: dict[str, list[Runner]] = {arm: [] for arm in plan.arms}
+        for index in self.rng.permutation(len(arms)).tolist():
+            runners[arms[index]].append(self._start(stack, arms[index], self.artifacts[arms[index]]))
+        return runners
 
     def _start(self, stack: ExitStack, arm: str, artifact: Artifact) -> Runner:
         with blaming(arm):
@@ -229,50 +242,64 @@ class Session:
             drawn.append(WorkloadInputs(workload, layout, donor, spliced, finite))
         return drawn
 
-    def _time_group(self, plan: Plan, runners: Mapping[str, Runner], floor: Runner) -> "GroupSamples":
+    def _time_group(self, plan: Plan, runners: Mapping[str, Sequence[Runner]], floor: Runner) -> "GroupSamples":
         samples = GroupSamples.empty(plan, len(self._sets))
-        copied = set(self.rng.choice(len(self._sets), min(COPIES_PER_GROUP, len(self._sets)), replace=False).tolist())
+        watched = self._watched(plan)
         for block in range(plan.blocks):
             for index in range(len(self._sets)):
-                self._time_block(plan, runners, samples, block, index)
+                self._time_block(plan, runners, samples, watched, block, index)
                 if block == 0:
                     samples.floors_ns.append(self._sample(FLOOR, floor, index))
-                if block == plan.blocks - 1 and index in copied and CANDIDATE in runners:
-                    self._copy(runners[CANDIDATE], index)
         return samples
 
-    def _warm_up(self, arms: Sequence[str], runners: Mapping[str, Runner], index: int) -> None:
-        """One unrecorded message for every arm, where a message is short enough to feel cold caches.
+    def _watched(self, plan: Plan) -> frozenset[tuple[int, ...]]:
+        """(block, workload, half) of the candidate's samples that are copied: any of them, in secret."""
+        places = (plan.blocks, len(self._sets), plan.samples_of(CANDIDATE))
+        drawn = self.rng.choice(math.prod(places), min(COPIES_PER_GROUP, math.prod(places)), replace=False)
+        return frozenset(zip(*(axis.tolist() for axis in np.unravel_index(drawn, places)), strict=True))
 
-        Without it the first half of a palindrome ran 1.5 times slower than the second on short workloads.
+    def _warm_up(self, arms: Sequence[str], runners: Mapping[str, Sequence[Runner]], index: int) -> None:
+        """One unrecorded message for every process, where a message is short enough to feel a cold core.
+
+        In the palindrome's own order: when the candidate always came last, it looked 0.8 % faster than itself.
         """
         assert self.pace is not None, "the first group sets the pace"
         if self.pace.messages_ns[index] < COLD_NS:
             for arm in arms:
-                self._message(arm, runners[arm], index)
+                for runner in runners[arm]:
+                    self._message(arm, runner, index)
 
     def _time_block(
-        self, plan: Plan, runners: Mapping[str, Runner], samples: "GroupSamples", block: int, index: int
+        self,
+        plan: Plan,
+        runners: Mapping[str, Sequence[Runner]],
+        samples: "GroupSamples",
+        watched: frozenset[tuple[int, ...]],
+        block: int,
+        index: int,
     ) -> None:
         orders = list(permutations(plan.paired))
         order = int(self.rng.integers(len(orders)))
         samples.orders[block, index] = order
         beside = plan.beside if block < plan.beside_blocks else ()
-        self._warm_up((*beside, *plan.paired), runners, index)
+        self._warm_up((*beside, *orders[order]), runners, index)
         for arm in beside:
-            samples.by_arm[arm][block, index, 0] = self._sample(arm, runners[arm], index)
+            samples.by_arm[arm][block, index, 0] = self._sample(arm, runners[arm][0], index)
         halves = (orders[order], orders[order][::-1]) * plan.palindromes
         for half, arms in enumerate(halves):
             for arm in arms:
-                samples.by_arm[arm][block, index, half] = self._sample(arm, runners[arm], index)
+                runner = runners[arm][half // 2 % plan.twins]
+                copied = arm == CANDIDATE and (block, index, half) in watched
+                samples.by_arm[arm][block, index, half] = self._sample(arm, runner, index, copied)
 
     def _message(self, arm: str, runner: Runner, index: int, freeze: bool = False) -> Elapsed:
         workload_inputs = self._sets[index]
         workload_inputs.splice(self.inputs, self.rng)
+        self.launcher.stopwatch.bring_near(_spans(workload_inputs.layout, self.inputs, runner.outputs))
         with blaming(arm):
             return runner.go(workload_inputs.layout, freeze)
 
-    def _sample(self, arm: str, runner: Runner, index: int) -> int:
+    def _sample(self, arm: str, runner: Runner, index: int, copied: bool = False) -> int:
         """One sample in nanoseconds: the auditor's clock, unless the runner was off its core meanwhile.
 
         A short message is then sent again. If it was disturbed every time, the sample is the processor time that the
@@ -281,7 +308,9 @@ class Session:
         assert self.pace is not None, "the first group sets the pace"
         tries = MOST_TRIES if self.pace.messages_ns[index] < COLD_NS else 1
         for _ in range(tries):
-            elapsed = self._message(arm, runner, index)
+            elapsed = self._message(arm, runner, index, freeze=copied)
+            if copied:
+                self._copy(runner, index)
             waited_ns = max(0, elapsed.wall_ns - elapsed.used_ns)
             if waited_ns < WAITED_NS or not self.launcher.sandbox.box:
                 self._waits_ns.append(waited_ns)
@@ -293,8 +322,7 @@ class Session:
         return round(median(self._waits_ns)) if self._waits_ns else 0
 
     def _copy(self, runner: Runner, index: int) -> None:
-        """One more message of the same kind whose last call is copied: the runner cannot know which one that is."""
-        self._message(CANDIDATE, runner, index, freeze=True)
+        """Keep one call of the message that a frozen runner has just answered: no runner can know which one that is."""
         workload_inputs = self._sets[index]
         places = workload_inputs.layout.calls[int(self.rng.integers(len(workload_inputs.layout.calls)))]
         self.copies.append(
@@ -305,6 +333,13 @@ class Session:
             )
         )
         runner.thaw()
+
+
+def _spans(layout: Layout, inputs: Inputs, outputs: Outputs) -> "ctypes.Array[Span]":
+    """Where this process maps the memory that a message's calls read and write."""
+    read = Span(inputs.address + layout.input_offset, layout.input_bytes)
+    written = [Span(outputs.address + offset, size) for offset, size in layout.windows]
+    return (Span * (1 + len(written)))(read, *written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,20 +379,25 @@ def collect(plan: Plan, operator: Operator, groups: Sequence[GroupSamples], call
         samples_ns=MappingProxyType({arm: np.stack([group.by_arm[arm] for group in groups]) for arm in plan.arms}),
         floor_ns=np.array([round(float(np.median(group.floors_ns))) for group in groups], np.uint32),
         orders=np.stack([group.orders for group in groups]),
+        twins=plan.twins,
     )
 
 
 def joined(first: Blocks, second: Blocks) -> Blocks:
-    """Two records of the same session as one."""
+    """Two records of the same session as one; an arm that the second lacks keeps the first one's groups."""
     return Blocks(
         workloads=first.workloads,
         calls=first.calls,
         paired=first.paired,
         samples_ns=MappingProxyType(
-            {arm: np.concatenate([first.samples_ns[arm], second.samples_ns[arm]]) for arm in first.arms}
+            {
+                arm: np.concatenate([samples, second.samples_ns[arm]]) if arm in second.arms else samples
+                for arm, samples in first.samples_ns.items()
+            }
         ),
         floor_ns=np.concatenate([first.floor_ns, second.floor_ns]),
         orders=np.concatenate([first.orders, second.orders]),
+        twins=first.twins,
     )
 
 

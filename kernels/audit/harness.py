@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Self
 
 from kernelbraid.kernels.audit import environment as machine
-from kernelbraid.kernels.audit import lock, physics, plan, statistics, twins
+from kernelbraid.kernels.audit import lock, physics, plan, stages, statistics, twins
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.build import Builder
 from kernelbraid.kernels.audit.checks import Case, Checker, Tally, cases_of, timed_cases
@@ -50,7 +50,6 @@ from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
 
 MOST_REFERENCES = 12
 """Timed calls per session that are compared with float64 too."""
-GROUPS_ADDED = 2
 _RUNNER_FAULTS = (Correctness.CRASHED, Correctness.HUNG, Correctness.EXITED_EARLY, Correctness.OUT_OF_MEMORY)
 
 
@@ -298,18 +297,14 @@ class Harness:
                 progress.timing_s = time.perf_counter() - started
 
     def _time_stages(self, arms: Mapping[str, Artifact], progress: "Progress") -> None:
+        rooted = arms[ROOT].digest == arms[INCUMBENT].digest
         with _on_cpus(frozenset([self._timing_cpu])), self._session(arms) as session:
-            progress.screen = session.run(plan.SCREEN)
+            progress.screen = stages.screen(session, self._weights)
             self._believe(session, progress.screen, progress)
-            pace = session.pace
-        if not statistics.screen(progress.screen, self._weights):
-            return
-        with _on_cpus(frozenset([self._timing_cpu])), self._session(arms) as session:
-            blocks = session.run(plan.CONFIRMATION, pace)
-            while statistics.needs_more_groups(blocks, self._weights) and blocks.groups < plan.CONFIRMATION.most_groups:
-                blocks = session.more(plan.CONFIRMATION, blocks, GROUPS_ADDED)
-            progress.confirmation = blocks
-            self._believe(session, blocks, progress)
+            session.copies.clear()
+            if statistics.screen(progress.screen, self._weights):
+                progress.confirmation = stages.confirm(session, self._weights, beside_root=not rooted)
+                self._believe(session, progress.confirmation, progress)
 
     def _believe(self, session: Session, blocks: Blocks, progress: "Progress") -> None:
         """Raises CandidateFailed when timed outputs differ from untimed ones, or a time is impossible."""

@@ -34,6 +34,7 @@ class MemoryFile:
         self.size_bytes = size_bytes
         self._map = mmap.mmap(self.descriptor, size_bytes)
         self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+        self.address = int(self.bytes.ctypes.data)
 
     def view(self, place: Place) -> NDArray[Any]:
         """The tensor in place, writable here."""

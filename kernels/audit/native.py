@@ -105,17 +105,30 @@ class Elapsed(NamedTuple):
         return self.used_ns if 0 < self.used_ns < self.wall_ns else self.wall_ns
 
 
+class Span(ctypes.Structure):
+    """A stretch of this process's memory."""
+
+    _fields_ = (("start", ctypes.c_void_p), ("bytes", ctypes.c_uint64))
+
+
 class Stopwatch:
     """The clock: sends one message and times the reply, outside the interpreter's lock."""
 
     def __init__(self, path: Path) -> None:
-        self._round_trip = ctypes.CDLL(str(path)).round_trip
+        library = ctypes.CDLL(str(path))
+        self._bring_near = library.bring_near
+        self._bring_near.restype, self._bring_near.argtypes = None, [ctypes.c_void_p, ctypes.c_uint64]
+        self._round_trip = library.round_trip
         self._round_trip.restype = ctypes.c_int64
         u64, pointer = ctypes.c_uint64, ctypes.c_void_p
         self._round_trip.argtypes = [
             *(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, u64, pointer, u64),
             *(ctypes.c_int, ctypes.c_int, ctypes.c_int, pointer),
         ]
+
+    def bring_near(self, spans: "ctypes.Array[Span]") -> None:
+        """Read all of it, so that it is in this core's caches."""
+        self._bring_near(spans, len(spans))
 
     def round_trip(
         self, command: int, reply: int, message: bytes, timeout_s: float, process: int, freeze: bool

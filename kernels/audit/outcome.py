@@ -102,7 +102,8 @@ class Blocks:
 
     A group is one set of fresh processes. In a block each workload is timed in palindromes of the paired arms
     (ABBA or BAAB with two), so `samples_ns[arm]` is uint32 [groups, blocks, workloads, samples] with two samples
-    a palindrome for a paired arm and one for an arm outside the pair, which may have fewer blocks.
+    a palindrome for a paired arm and one for an arm outside the pair, which may have fewer blocks, and may be timed
+    in the first groups alone.
     """
 
     workloads: tuple[str, ...]
@@ -115,6 +116,8 @@ class Blocks:
     """[groups]: the median message of an empty candidate in that group's session."""
     orders: NDArray[np.uint32]
     """[groups, blocks, workloads]: which permutation of `paired` (in lexicographic order) opened the palindrome."""
+    twins: int = 1
+    """Processes of each paired arm in a group: palindrome p of a block was timed with those number p % twins."""
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -128,7 +131,8 @@ class Blocks:
 
     def latencies_ns(self, arm: str) -> NDArray[np.float64]:
         """One call's latency [groups, blocks, workloads, samples]: floor subtracted, at least 1 ns a message."""
-        samples = self.samples_ns[arm].astype(np.float64) - self.floor_ns[:, None, None, None]
+        counted = self.samples_ns[arm]
+        samples = counted.astype(np.float64) - self.floor_ns[: len(counted), None, None, None]
         return np.asarray(np.maximum(samples, 1.0) / np.asarray(self.calls)[None, None, :, None])
 
     def medians_s(self, arm: str) -> Mapping[str, float]:
@@ -149,6 +153,7 @@ class Blocks:
             "workloads": self.workloads,
             "calls": self.calls,
             "paired": self.paired,
+            "twins": self.twins,
             "shapes": {arm: samples.shape for arm, samples in self.samples_ns.items()},
         }
         flat = np.concatenate([np.ascontiguousarray(array, "<u4").ravel() for array in arrays])
@@ -184,6 +189,7 @@ class Blocks:
             ),
             floor_ns=floor_ns,
             orders=orders.reshape(first[:3]),
+            twins=int(header.get("twins", 1)),
         )
 
     def __eq__(self, other: object) -> bool:

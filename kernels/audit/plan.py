@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT
 
-GROUP_S = 0.12
-"""About what the paired arms of a group may take; slow kernels get fewer blocks, each of them less noisy."""
+GROUP_S = 0.15
+"""About what the paired arms of a group may take; slow kernels get fewer samples, each of them less noisy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,18 +14,26 @@ class Plan:
 
     groups: int
     blocks: int
-    palindromes: int = 2
+    palindromes: int = 4
     """In a block each workload is timed in so many palindromes, one after the other."""
     paired: tuple[str, ...] = (INCUMBENT, CANDIDATE)
     beside: tuple[str, ...] = ()
     beside_blocks: int = 0
+    twins: int = 1
+    """Processes of each paired arm in a group; they take turns, a palindrome each."""
     most_groups: int = 0
     """Groups may be added up to this number; no more than `groups` when it is smaller."""
 
+    def alone(self) -> "Plan":
+        """The paired arms without those beside them."""
+        return replace(self, beside=(), beside_blocks=0)
+
     def paced(self, pass_s: float) -> "Plan":
-        """Fewer blocks a group when one pass of one arm over all workloads takes long: `pass_s` seconds."""
-        blocks = max(1, min(self.blocks, round(GROUP_S / (2 * self.palindromes * len(self.paired) * pass_s))))
-        return replace(self, blocks=blocks, beside_blocks=min(self.beside_blocks, blocks))
+        """Less a group when one pass of one arm over all workloads takes long: `pass_s` seconds."""
+        fitting = GROUP_S / (2 * len(self.paired) * pass_s)
+        palindromes = max(self.twins, min(self.palindromes, round(fitting) // self.twins * self.twins))
+        blocks = max(1, min(self.blocks, round(fitting / palindromes)))
+        return replace(self, palindromes=palindromes, blocks=blocks, beside_blocks=min(self.beside_blocks, blocks))
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -41,8 +49,10 @@ class Plan:
         return 2 * self.palindromes if arm in self.paired else 1
 
 
-SCREEN = Plan(groups=3, blocks=1)
-CONFIRMATION = Plan(groups=8, blocks=2, beside=(ROOT,), beside_blocks=1, most_groups=16)
+SCREEN = Plan(groups=2, blocks=1, palindromes=2, most_groups=4)
+CONFIRMATION = Plan(groups=4, blocks=4, beside=(ROOT,), beside_blocks=1, twins=2, most_groups=40)
+BESIDE_GROUPS = 8
+"""A confirmation's arms beside the pair are timed in its first groups only: their limits need no more."""
 
 
 def qualification(baselines: tuple[str, ...]) -> Plan:

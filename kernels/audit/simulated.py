@@ -7,13 +7,14 @@ random comes from (seed, candidate's digest, incumbent's digest), so the same au
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Self
 
 import numpy as np
 
-from kernelbraid.kernels.audit import plan, statistics
+from kernelbraid.kernels.audit import plan, stages, statistics
+from kernelbraid.kernels.audit.clock import joined
 from kernelbraid.kernels.audit.environment import Environment
 from kernelbraid.kernels.audit.outcome import (
     CANDIDATE,
@@ -90,7 +91,7 @@ class SimulatedHarness:
         if (verdict := self._failure(root)) is not None:
             return Qualification(self._failed(root, verdict), {})
         arms = {ROOT: root, **{baseline.name: baseline for baseline in baselines}}
-        blocks = self._blocks(plan.qualification(tuple(arms)[1:]), arms, "qualification")
+        blocks = self._session(arms).run(plan.qualification(tuple(arms)[1:]))
         outcome = replace(self._verified(root), confirmation=blocks, latencies_s=blocks.medians_s(ROOT))
         return Qualification(outcome, {name: blocks.medians_s(name) for name in tuple(arms)[1:]})
 
@@ -130,10 +131,11 @@ class SimulatedHarness:
 
     def _timed(self, candidate: Candidate, root: Candidate, incumbent: Candidate) -> TimingOutcome:
         arms = {ROOT: root, INCUMBENT: incumbent, CANDIDATE: candidate}
-        screened = self._blocks(plan.SCREEN, arms, "screen")
-        confirmed = None
+        session = self._session(arms)
+        screened, confirmed = stages.screen(session, self._weights), None
         if statistics.screen(screened, self._weights):
-            confirmed = self._blocks(plan.CONFIRMATION, arms, "confirmation")
+            beside_root = root.digest != incumbent.digest
+            confirmed = stages.confirm(session, self._weights, beside_root=beside_root)
         latencies_s = (confirmed or screened).medians_s(CANDIDATE)
         seconds = 0.4 + (1.2 if confirmed else 0.0)
         return TimingOutcome(
@@ -157,28 +159,49 @@ class SimulatedHarness:
         checks = (CheckResult("simulated", False, 1, evidence),)
         return AuditOutcome(verdict=verdict, evidence=evidence, checks=checks, log=_log(candidate), build_s=0.4)
 
-    def _blocks(self, session: plan.Plan, arms: Mapping[str, Candidate], stage: str) -> Blocks:
-        digests = [arms[arm].digest for arm in session.arms]
-        rng = np.random.default_rng(int(_sha256(f"{self._seed} {stage} {' '.join(digests)}")[:16], 16))
+    def _session(self, arms: Mapping[str, Candidate]) -> "SimulatedSession":
+        digests = " ".join(candidate.digest for candidate in arms.values())
+        rng = np.random.default_rng(int(_sha256(f"{self._seed} {digests}")[:16], 16))
+        exact = {
+            arm: [self._latency(one, workload) for workload in self.operator.workloads] for arm, one in arms.items()
+        }
+        return SimulatedSession(self.operator, exact, self._noise_ratio, rng)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedSession:
+    """A timing session by arithmetic. `latencies_s` has every workload's by arm."""
+
+    operator: Operator
+    latencies_s: Mapping[str, Sequence[float]]
+    noise_ratio: float
+    rng: np.random.Generator
+
+    def run(self, plan: plan.Plan) -> Blocks:
+        """A plan's groups."""
+        paced = plan.paced(sum(self.latencies_s[plan.paired[0]]))
         workloads = self.operator.workloads
-        shape = (session.groups, session.blocks, len(workloads))
+        shape = (paced.groups, paced.blocks, len(workloads))
         return Blocks(
             workloads=tuple(workload.name for workload in workloads),
             calls=(1,) * len(workloads),
-            paired=session.paired,
-            samples_ns={arm: self._samples(session, arm, arms[arm], rng) for arm in session.arms},
-            floor_ns=rng.integers(FLOOR_NS - 200, FLOOR_NS + 200, session.groups).astype(np.uint32),
-            orders=rng.integers(0, len(session.paired), shape).astype(np.uint32),
+            paired=paced.paired,
+            samples_ns={arm: self._samples(paced, arm) for arm in paced.arms},
+            floor_ns=self.rng.integers(FLOOR_NS - 200, FLOOR_NS + 200, paced.groups).astype(np.uint32),
+            orders=self.rng.integers(0, len(paced.paired), shape).astype(np.uint32),
+            twins=paced.twins,
         )
 
-    def _samples(
-        self, session: plan.Plan, arm: str, candidate: Candidate, rng: np.random.Generator
-    ) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint32]]":
-        exact = np.array([self._latency(candidate, workload) * 1e9 for workload in self.operator.workloads])
-        shape = (session.groups, session.blocks_of(arm), len(exact), session.samples_of(arm))
-        restarts = rng.normal(0, self._noise_ratio, (session.groups, 1, len(exact), 1))
-        noise = restarts + rng.normal(0, 2 * self._noise_ratio, shape)
-        return (exact[None, None, :, None] * np.exp(noise) + FLOOR_NS).astype(np.uint32)
+    def more(self, plan: plan.Plan, blocks: Blocks, groups: int) -> Blocks:
+        """The blocks with further groups."""
+        return joined(blocks, self.run(replace(plan, groups=groups)))
+
+    def _samples(self, plan: plan.Plan, arm: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint32]]":
+        exact_ns = np.array(self.latencies_s[arm]) * 1e9
+        shape = (plan.groups, plan.blocks_of(arm), len(exact_ns), plan.samples_of(arm))
+        restarts = self.rng.normal(0, self.noise_ratio, (plan.groups, 1, len(exact_ns), plan.twins))
+        noise = restarts[..., np.arange(shape[3]) // 2 % plan.twins] + self.rng.normal(0, 2 * self.noise_ratio, shape)
+        return (exact_ns[None, None, :, None] * np.exp(noise) + FLOOR_NS).astype(np.uint32)
 
 
 def _log(candidate: Candidate) -> bytes:

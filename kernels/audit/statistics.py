@@ -17,10 +17,15 @@ from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT, Blocks
 
 LEAST_DELTA_RATIO = 0.005
 MOST_DELTA_RATIO = 0.008
-NOISY_DELTAS = 2.0
-"""On a machine too noisy for MOST_DELTA_RATIO only a gain of more than so many margins counts: six standard errors
-beyond what alpha asks for. It is stricter than the quiet rule, and it lets a threefold gain through."""
 STANDARD_ERRORS_IN_DELTA = 3.0
+LEAST_GROUPS = 8
+"""Groups of a confirmation that may promote; with fewer, their own scatter says too little of the error."""
+LIKELY_ERRORS = 5.0
+LIKELY_GROUPS = 16
+"""A bound lies so many standard errors above its estimate at a late confirmation's alpha: to come that close to the
+margin, and no closer, up to so many groups are worth their time."""
+USUAL_ERROR_RATIO = 0.007
+"""A screen of few groups may understate its error, which is seldom below this one."""
 LIMIT_ALPHA = 0.025
 BOOTSTRAP_ALPHA = 0.025
 BOOTSTRAP_DRAWS = 2000
@@ -50,6 +55,7 @@ class Decision:
     upper_bound_ratio: float
     delta_ratio: float
     standard_error_ratio: float
+    """Of an A/A confirmation's estimate, from which delta comes; the interval rests on the candidate's own."""
     bootstrap_upper_ratio: float
     alpha: float
     limits: tuple[LimitBound, ...]
@@ -71,13 +77,22 @@ def standard_error(blocks: Blocks, weights: Mapping[str, float]) -> float:
 
 
 def needs_more_groups(blocks: Blocks, weights: Mapping[str, float]) -> bool:
-    """Whether the margin of a confirmation is too wide to decide with, and more groups could still tell.
+    """Whether more groups may yet tell a gain: there seems to be one, and margin or interval are too wide for it.
 
-    They could not where the gain is far beyond the margin already, or where there is none to confirm.
+    It stops as soon as the estimate misses the least margin, which can only ever keep a candidate from promotion.
     """
     mean, error = _mean_and_error(group_log_ratios(blocks, weights, CANDIDATE, INCUMBENT))
-    margin = STANDARD_ERRORS_IN_DELTA * error
-    return margin > MOST_DELTA_RATIO and -(NOISY_DELTAS + 2.5) * margin < mean < math.log(1 - LEAST_DELTA_RATIO)
+    if mean >= math.log(1 - LEAST_DELTA_RATIO):
+        return False
+    margin = _delta_ratio(identical_error(blocks, weights))
+    short = mean + LIKELY_ERRORS * error > math.log(1 - margin) and blocks.groups < LIKELY_GROUPS
+    return short or blocks.groups < LEAST_GROUPS or margin > MOST_DELTA_RATIO
+
+
+def needs_more_screening(blocks: Blocks, weights: Mapping[str, float]) -> bool:
+    """Whether a screen of few groups leaves open which side of the least margin the candidate is on."""
+    mean, error = _mean_and_error(group_log_ratios(blocks, weights, CANDIDATE, INCUMBENT))
+    return abs(mean - math.log(1 - LEAST_DELTA_RATIO)) < 2 * max(error, USUAL_ERROR_RATIO)
 
 
 def screen(blocks: Blocks, weights: Mapping[str, float]) -> bool:
@@ -107,19 +122,21 @@ def decide(
 ) -> Decision:
     """Settle a confirmation from its blocks, at the error that its campaign allows it.
 
-    Promotable: the upper bound at alpha and the bootstrap's lie below 1 - delta, and every limit holds.
-    Undecided: the margin is too wide, or the estimate clears it and the bound does not.
+    Promotable: delta is at most MOST_DELTA_RATIO, the upper bound at alpha and the bootstrap's lie below 1 - delta,
+    and every limit holds. Undecided: there seems to be a gain and the margin is too wide for it, or the estimate
+    clears the margin and the bound does not.
     """
     ratios = group_log_ratios(blocks, weights, CANDIDATE, INCUMBENT)
     mean, error = _mean_and_error(ratios)
-    delta = max(LEAST_DELTA_RATIO, STANDARD_ERRORS_IN_DELTA * error)
+    identical = identical_error(blocks, weights)
+    delta = _delta_ratio(identical)
     upper = math.exp(mean + student_t_quantile(1 - alpha, len(ratios) - 1) * error)
     bootstrap = bootstrap_upper_ratio(ratios, seed)
     bounds = limit_bounds(blocks, limits)
     objectives = {arm: objective_s(blocks, weights, arm) for arm in blocks.arms}
     speedup = speedup_ratio(blocks, weights)
     performance = _performance(math.exp(mean), max(upper, bootstrap), delta, bounds)
-    return Decision(performance, math.exp(mean), upper, delta, error, bootstrap, alpha, bounds, objectives, speedup)
+    return Decision(performance, math.exp(mean), upper, delta, identical, bootstrap, alpha, bounds, objectives, speedup)
 
 
 def speedup_ratio(blocks: Blocks, weights: Mapping[str, float]) -> float:
@@ -128,12 +145,44 @@ def speedup_ratio(blocks: Blocks, weights: Mapping[str, float]) -> float:
     The root has one sample a group. A mean over the groups would let its disturbed samples make every candidate look
     faster: by 1.2 % on average, where 3 % of all samples are hit.
     """
-    ratios = np.exp(np.median(workload_log_ratios(blocks, CANDIDATE, ROOT), axis=0))
-    return 1 / float(ratios @ _shares(blocks, weights, ROOT))
+    root = _root(blocks)
+    ratios = np.exp(np.median(workload_log_ratios(blocks, CANDIDATE, root), axis=0))
+    return 1 / float(ratios @ _shares(blocks, weights, root))
+
+
+def _root(blocks: Blocks) -> str:
+    """The arm that is the root: without one of its own the incumbent is."""
+    return ROOT if ROOT in blocks.arms else INCUMBENT
+
+
+def _delta_ratio(identical: float) -> float:
+    """The margin that a gain must clear: three standard errors of an A/A confirmation, half a percent at least."""
+    return max(LEAST_DELTA_RATIO, STANDARD_ERRORS_IN_DELTA * identical)
+
+
+def identical_error(blocks: Blocks, weights: Mapping[str, float]) -> float:
+    """Standard error of this confirmation's estimate had both arms been the incumbent; infinite with one group.
+
+    The incumbent runs in two processes, each of which has half of its samples: their log ratio has twice the
+    variance of an estimate for which both arms have two processes and all samples. Where there are no such twins the
+    error of the candidate's own ratio stands in, which is no smaller: it holds what sets the two kernels apart too.
+    """
+    if blocks.twins < 2:
+        return standard_error(blocks, weights)
+    ratios = np.exp(_twin_log_ratios(blocks)) @ _shares(blocks, weights, INCUMBENT)
+    return _mean_and_error(np.log(ratios))[1] / math.sqrt(2)
+
+
+def _twin_log_ratios(blocks: Blocks) -> NDArray[np.float64]:
+    """[groups, workloads]: the incumbent's first process over its second, as `workload_log_ratios`."""
+    samples = np.log(blocks.latencies_ns(INCUMBENT))
+    second = np.arange(samples.shape[3]) // 2 % blocks.twins == 1
+    first = np.arange(samples.shape[3]) // 2 % blocks.twins == 0
+    return np.asarray(np.median(_lower_half(samples[..., first]) - _lower_half(samples[..., second]), axis=1))
 
 
 def _performance(ratio: float, upper: float, delta: float, bounds: tuple[LimitBound, ...]) -> Performance:
-    noisy = delta > MOST_DELTA_RATIO and upper >= 1 - NOISY_DELTAS * delta
+    noisy = delta > MOST_DELTA_RATIO
     if noisy and ratio < 1 - LEAST_DELTA_RATIO:
         return Performance.UNDECIDED
     if not all(bound.kept for bound in bounds):
@@ -166,9 +215,12 @@ def workload_log_ratios(blocks: Blocks, numerator: str, denominator: str) -> NDA
     """[groups, workloads]: the median over a group's blocks of the block's paired log ratio.
 
     Of an arm's samples in a block the lower half counts: whatever disturbs a sample makes it longer. An arm outside
-    the pair has fewer samples; against it the medians of both arms over the group count, which favours neither.
+    the pair has fewer samples, and maybe fewer groups; against it the medians of both arms over each group that they
+    share count, which favours neither.
     """
     above, below = (np.log(blocks.latencies_ns(arm)) for arm in (numerator, denominator))
+    shared = min(len(above), len(below))
+    above, below = above[:shared], below[:shared]
     if above.shape != below.shape:
         return np.asarray(np.median(above, axis=(1, 3)) - np.median(below, axis=(1, 3)))
     return np.asarray(np.median(_lower_half(above) - _lower_half(below), axis=1))
@@ -188,7 +240,7 @@ def _lower_half(samples: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def limit_bounds(blocks: Blocks, limits: Mapping[str, float]) -> tuple[LimitBound, ...]:
     """Every workload's candidate over root with its upper bound."""
-    ratios = workload_log_ratios(blocks, CANDIDATE, ROOT)
+    ratios = workload_log_ratios(blocks, CANDIDATE, _root(blocks))
     quantile = student_t_quantile(1 - LIMIT_ALPHA, len(ratios) - 1)
     means, errors = ratios.mean(axis=0), ratios.std(axis=0, ddof=1) / math.sqrt(len(ratios))
     uppers = np.exp(means + quantile * errors)

@@ -10,6 +10,10 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { LINE_BYTES = 64 };
+
+struct span { const char *start; uint64_t bytes; };
+
 static int64_t read_ns(clockid_t clock)
 {
     struct timespec now;
@@ -22,6 +26,13 @@ static int64_t now_ns(void) { return read_ns(CLOCK_MONOTONIC); }
 static int64_t used_ns(int process)
 {
     return process > 0 ? read_ns((clockid_t)((~(unsigned)process << 3) | 2)) : 0;
+}
+
+/* Read memory that the receiver is about to use, so that its time does not depend on what ran on this core before. */
+void bring_near(const struct span *span, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++)
+        for (const volatile char *at = span[i].start, *end = at + span[i].bytes; at < end; at += LINE_BYTES) (void)*at;
 }
 
 /* Send, wait at most timeout_ms, receive. `process` is the receiver, or 0; with `freeze` it is stopped at once after

@@ -19,4 +19,3 @@ def test_events_and_harness_have_the_same_results(name: str) -> None:
 def test_decider_and_statistics_draw_the_same_lines() -> None:
     assert decider.SMALLEST_DELTA_RATIO == statistics.LEAST_DELTA_RATIO
     assert decider.LARGEST_DELTA_RATIO == statistics.MOST_DELTA_RATIO
-    assert decider.NOISY_DELTAS == statistics.NOISY_DELTAS

@@ -167,14 +167,14 @@ def test_a_promotion_rests_on_its_inequalities(name: str) -> None:
     two_in_flight().when(decider.complete_audit, audit).then_refused(rule)
 
 
-def test_on_a_noisy_machine_only_a_gain_of_more_than_two_margins_counts() -> None:
-    # given: a confirmation whose delta, 3 %, is too wide for the quiet rule
-    noisy = {"ratio": 0.8, "delta_ratio": 0.03, "standard_error_ratio": 0.01}
-    enough = audited("i0001", "a0001", Performance.PROMOTABLE, measured(1, upper_bound_ratio=0.93, **noisy))
-    short = audited("i0001", "a0001", Performance.PROMOTABLE, measured(1, upper_bound_ratio=0.945, **noisy))
+def test_on_a_noisy_machine_no_gain_counts_however_large() -> None:
+    # given: a confirmation whose delta, 3 %, is wider than the largest
+    noisy = measured(1, ratio=0.3, upper_bound_ratio=0.4, delta_ratio=0.03, standard_error_ratio=0.01)
     # when / then
-    two_in_flight().when(decider.complete_audit, enough).then_types(AuditCompleted, ImplementationPromoted)
-    two_in_flight().when(decider.complete_audit, short).then_refused("too noisy to decide")
+    won_by_far = audited("i0001", "a0001", Performance.PROMOTABLE, noisy)
+    two_in_flight().when(decider.complete_audit, won_by_far).then_refused("too noisy to decide")
+    undecided = audited("i0001", "a0001", Performance.UNDECIDED, noisy)
+    two_in_flight().when(decider.complete_audit, undecided).then(undecided)
 
 
 def test_the_margin_may_lie_at_its_bounds() -> None:
