@@ -37,19 +37,28 @@ VARIANTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("full_resident_8", "full_streamed"),
         ("warps_4", "full_resident_16", "full_streamed"),
     ),
-    "linear": (
-        ("full_tile_128x128", "full_groups"),
-        ("full_tile_128x256", "full_groups", "decode_tile_64x32"),
-        ("k_chunks_1024", "full_tile_128x128", "full_groups", "decode_tile_64x32"),
-        ("k_chunks_2048", "full_tile_128x256", "full_groups", "decode_tile_64x32"),
-        ("k_chunks_1024", "full_tile_128x128", "decode_tile_64x16"),
+    "linear": tuple(
+        ("full_groups", *more)
+        for more in (
+            ("full_tile_128x128", "decode_tile_64x32"),
+            ("full_tile_128x128", "decode_tile_64x32", "descriptors"),
+            ("full_tile_128x256", "decode_tile_64x16", "descriptors"),
+            ("k_chunks_1024", "full_tile_128x128", "decode_tile_64x32", "descriptors"),
+            ("k_chunks_2048", "full_tile_128x256", "decode_tile_64x32", "descriptors", "decode_stage_more"),
+            ("k_chunks_2048", "full_tile_128x256", "decode_tile_64x128", "descriptors"),
+        )
     ),
-    "attention": (
-        ("full_rows_128", "full_clear_tiles", "full_longest_first", "whole_pages"),
-        ("full_clear_tiles", "full_longest_first", "whole_pages", "split_256"),
-        ("full_rows_128", "full_clear_tiles", "full_longest_first", "whole_pages", "split_256", "decode_stage_more"),
-        ("full_rows_128", "full_clear_tiles", "full_longest_first", "whole_pages", "split_1024"),
-        ("full_rows_128", "full_clear_tiles", "full_longest_first", "whole_pages", "split_256", "keys_128"),
+    "attention": tuple(
+        ("full_clear_tiles", "full_longest_first", "whole_pages", *more)
+        for more in (
+            (),
+            ("full_rows_128",),
+            ("full_rows_128", "full_descriptors"),
+            ("full_rows_128", "full_descriptors", "split_256"),
+            ("full_rows_128", "full_descriptors", "split_256", "decode_stage_more"),
+            ("full_rows_128", "full_descriptors", "split_1024"),
+            ("full_rows_128", "full_descriptors", "keys_128", "full_stage_fewer"),
+        )
     ),
 }
 TORCH_DTYPES = {
