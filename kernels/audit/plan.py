@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT
 
 GROUP_S = 0.15
-"""About what the paired arms of a group may take; slow kernels get fewer samples, each of them less noisy."""
+"""About what the paired arms of a group may take; slow kernels get fewer blocks, each of them less noisy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,12 @@ class Plan:
         return replace(self, beside=(), beside_blocks=0)
 
     def paced(self, pass_s: float) -> "Plan":
-        """Less a group when one pass of one arm over all workloads takes long: `pass_s` seconds."""
-        fitting = GROUP_S / (2 * len(self.paired) * pass_s)
-        palindromes = max(self.twins, min(self.palindromes, round(fitting) // self.twins * self.twins))
-        blocks = max(1, min(self.blocks, round(fitting / palindromes)))
-        return replace(self, palindromes=palindromes, blocks=blocks, beside_blocks=min(self.beside_blocks, blocks))
+        """Fewer blocks a group when one pass of one arm over all workloads takes long: `pass_s` seconds.
+
+        Palindromes stay: with fewer, the half of an arm's samples that each twin has would say little of its error.
+        """
+        blocks = max(1, min(self.blocks, round(GROUP_S / (2 * self.palindromes * len(self.paired) * pass_s))))
+        return replace(self, blocks=blocks, beside_blocks=min(self.beside_blocks, blocks))
 
     @property
     def arms(self) -> tuple[str, ...]:

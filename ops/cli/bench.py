@@ -1,9 +1,10 @@
-"""`kernelbraid bench`: what the engine costs."""
+"""`kernelbraid bench`: what the engine costs, and what the auditor is worth."""
 
 from typing import Annotated
 
 import typer
 
+from kernelbraid.ops.bench.audit import bench_audit
 from kernelbraid.ops.bench.engine import bench_engine
 from kernelbraid.ops.bench.long_log import bench_long_log
 from kernelbraid.ops.cli.options import Json
@@ -34,6 +35,27 @@ def engine(
     projection and digested in a process of its own.
     """
     figures = bench_engine(iterations) if events is None else bench_long_log(events)
+    if json:
+        emit(figures)
+        return
+    for key, value in figures.items():
+        say(f"{key:<22}{value}")
+
+
+@bench_app.command("audit")
+def audit(
+    identical: Annotated[int, typer.Option(min=0, metavar="N", help="Timings of identical candidates.")] = 300,
+    trials: Annotated[int, typer.Option(min=0, metavar="N", help="Timings of a true gain of 2 %.")] = 50,
+    operators: Annotated[
+        str, typer.Option(metavar="NAMES", help="Operators whose catalogue is walked; none when empty.")
+    ] = "attention,rms_norm",
+    json: Json = False,
+) -> None:
+    """Audit real kernels on this machine's CPU: false promotions, power, and seconds an audit.
+
+    Nothing is recorded in a store. The full measurement takes about twenty minutes and wants a machine to itself.
+    """
+    figures = bench_audit(identical, trials, tuple(name for name in operators.split(",") if name))
     if json:
         emit(figures)
         return

@@ -1,0 +1,154 @@
+"""What the auditor is worth on this machine: false promotions, power, and how long an audit takes."""
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from kernelbraid.events.decider import confirmation_alpha
+from kernelbraid.kernels.audit import statistics
+from kernelbraid.kernels.audit.harness import Harness
+from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, AuditOutcome, Candidate, Performance, TimingOutcome
+from kernelbraid.kernels.operators.catalogue import Mechanism, apply, load_catalogue
+from kernelbraid.kernels.operators.operator import Operator, Sources, load_operator
+
+Figures = dict[str, object]
+
+SMALL = "rms_norm"
+SMALL_MECHANISM = "lanes_16"
+"""What both arms of the small operator's comparisons have: a root of one running sum is no usual incumbent."""
+TRUE_GAIN = 0.02
+_CALIBRATION_PERMILLE = 300
+_ROW = "    scale_row(n, row, inverse_rms("
+_MORE = """    partial again = {{0}};
+    for (int64_t j = 0; j + STEP <= n.hidden * {permille} / 1000; j += STEP)
+        again = advance(again, n, row, j);
+    __asm__ volatile("" : : "m"(again));
+"""
+
+
+def bench_audit(identical: int, trials: int, operators: tuple[str, ...]) -> Figures:
+    """Identical candidates, true gains of 2 %, and a greedy walk through each operator's catalogue."""
+    small = load_operator(SMALL)
+    figures: Figures = {"cores": len(os.sched_getaffinity(0)), "load_before": round(os.getloadavg()[0], 2)}
+    with Harness(small) as harness:
+        root = Candidate("root", small.root_sources())
+        bench = Bench(small, harness, root)
+        usual = Candidate("usual", apply([bench.mechanisms[SMALL_MECHANISM]], root.sources))
+        if identical:
+            figures["identical"] = bench.trials(usual, usual, identical)
+        if trials:
+            figures["true_gain"] = bench.found(usual, trials)
+    for name in operators:
+        operator = load_operator(name)
+        with Harness(operator) as harness:
+            figures[name] = Bench(operator, harness, Candidate("root", operator.root_sources())).walk()
+    return figures | {"load_after": round(os.getloadavg()[0], 2)}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One operator on one harness."""
+
+    operator: Operator
+    harness: Harness
+    root: Candidate
+
+    @property
+    def mechanisms(self) -> Mapping[str, Mechanism]:
+        """The catalogue by name."""
+        return {mechanism.name: mechanism for mechanism in load_catalogue(self.operator, "cpu")}
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """By workload."""
+        return {workload.name: workload.weight for workload in self.operator.workloads}
+
+    def trials(self, candidate: Candidate, incumbent: Candidate, count: int) -> Figures:
+        """The same two candidates timed so often, each time as a campaign's first confirmation."""
+        found = [self._timed(candidate, incumbent) for _ in range(count)]
+        logs = [self._log_ratio(outcome) for outcome in found]
+        performances = Counter(self._performance(outcome, 1) for outcome in found)
+        tenths = Counter(self._performance(outcome, 10) for outcome in found)
+        return {
+            "trials": count,
+            "confirmed": sum(outcome.confirmation is not None for outcome in found),
+            "performance": dict(performances),
+            "promoted": performances[Performance.PROMOTABLE.value],
+            "promoted_as_tenth_confirmation": tenths[Performance.PROMOTABLE.value],
+            "median_ratio": round(math.exp(median(logs)), 5),
+            "median_timing_s": round(median(outcome.timing_s for outcome in found), 3),
+        }
+
+    def found(self, faster: Candidate, count: int) -> Figures:
+        """The same against an incumbent that does some work twice, set so that it takes 1 / (1 - TRUE_GAIN) as long."""
+        calibrated = self.trials(faster, with_more_work(faster, _CALIBRATION_PERMILLE), 5)
+        cost = 1 / float(str(calibrated["median_ratio"])) - 1
+        permille = round(_CALIBRATION_PERMILLE * (1 / (1 - TRUE_GAIN) - 1) / cost)
+        return {"extra_work_permille": permille} | self.trials(faster, with_more_work(faster, permille), count)
+
+    def walk(self) -> Figures:
+        """Every mechanism tried once on the best so far, as a greedy search would."""
+        audits = list(self._audits())
+        stages = {
+            f"median_{stage}": round(median(getattr(found, stage) for _, found, _ in audits), 3)
+            for stage in ("build_s", "check_s", "timing_s")
+        }
+        return {
+            "audits": len(audits),
+            "median_s": round(median(taken for taken, _, _ in audits), 3),
+            **{
+                f"median_{stage}": round(median(getattr(found, stage) for _, found, _ in audits), 3) for stage in stages
+            },
+            "results": dict(Counter(result for _, _, result in audits)),
+            "audit_s": [round(taken, 2) for taken, _, _ in audits],
+        }
+
+    def _audits(self) -> Iterator[tuple[float, AuditOutcome, str]]:
+        """Seconds, outcome and result of each audit."""
+        best, applied, confirmation = self.root, tuple[str, ...](), 1
+        self._timed(self.root, self.root)
+        untried = dict(self.mechanisms)
+        while fitting := next((item for item in untried.values() if item.fits(applied)), None):
+            del untried[fitting.name]
+            candidate = Candidate(fitting.name, apply([fitting], best.sources))
+            started = time.perf_counter()
+            outcome = self.harness.audit(candidate, self.root, lambda incumbent=best: incumbent)  # type: ignore[misc]
+            taken = time.perf_counter() - started
+            result = self._performance(outcome, confirmation)
+            confirmation += outcome.confirmation is not None
+            if result == Performance.PROMOTABLE.value:
+                best, applied = candidate, (*applied, fitting.name)
+            yield taken, outcome, result
+
+    def _timed(self, candidate: Candidate, incumbent: Candidate) -> TimingOutcome:
+        return self.harness.time(candidate, self.root, lambda: incumbent)
+
+    def _performance(self, outcome: AuditOutcome | TimingOutcome, confirmation: int) -> str:
+        """The verdict of what failed, `screened` for what the screen ruled out, else the confirmation's performance."""
+        if outcome.screen is None or outcome.verdict.value != "verified":
+            return outcome.verdict.value
+        if outcome.confirmation is None:
+            return "screened"
+        limits = {workload.name: workload.limit_ratio for workload in self.operator.workloads}
+        alpha = confirmation_alpha(confirmation)
+        return statistics.decide(outcome.confirmation, self.weights, limits, alpha, seed=confirmation).performance.value
+
+    def _log_ratio(self, outcome: TimingOutcome) -> float:
+        blocks = outcome.confirmation or outcome.screen
+        if blocks is None:
+            raise RuntimeError(f"nothing was timed: {outcome.verdict.value}: {outcome.evidence}")
+        return float(statistics.group_log_ratios(blocks, self.weights, CANDIDATE, INCUMBENT).mean())
+
+
+def with_more_work(candidate: Candidate, permille: int) -> Candidate:
+    """The same results after adding up that part of every row's squares once more."""
+    sources: Sources = {
+        name: text.replace(_ROW, _MORE.format(permille=permille) + _ROW) for name, text in candidate.sources.items()
+    }
+    if sources == candidate.sources:
+        raise ValueError(f"{candidate.name} has no place for more work")
+    return Candidate(f"{candidate.name}+{permille}", sources)
