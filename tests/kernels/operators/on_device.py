@@ -55,8 +55,9 @@ VARIANTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
             ("full_rows_128",),
             ("full_rows_128", "full_descriptors"),
             ("full_rows_128", "full_descriptors", "split_256"),
-            ("full_rows_128", "full_descriptors", "split_256", "decode_stage_more"),
-            ("full_rows_128", "full_descriptors", "split_1024"),
+            ("full_rows_128", "full_descriptors", "split_256", "decode_merge_unrolled"),
+            ("full_rows_128", "full_descriptors", "split_256", "decode_merge_unrolled", "decode_stage_more"),
+            ("full_rows_128", "full_descriptors", "split_1024", "decode_alone"),
             ("full_rows_128", "full_descriptors", "keys_128", "full_stage_fewer"),
         )
     ),

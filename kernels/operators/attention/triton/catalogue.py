@@ -73,6 +73,30 @@ DESCRIBED = """\
     launch_full(q, kd, vd, key_start, query_start, query_count, key_count, out, lse, 0, 1, False, kv_heads)
 """
 
+MERGE_LOOP = "    for split in range(splits):\n"
+UNROLLED_LOOP = "    for split in tl.range(0, splits, loop_unroll_factor=8):\n"
+LEAVE_EARLY = """\
+    if split * SPLIT >= count:
+        return
+"""
+LEAVE_TO_OTHERS = """\
+    if not ALONE:
+        if split * SPLIT >= count:
+            return
+"""
+KEEP_PART = "    at += split.to(tl.int64) * tl.num_programs(2) * steps * query_heads\n"
+FINISH_ALONE = """\
+    if ALONE:
+        kept, joined, top, total = merged(tl.zeros_like(top) - float("inf"), tl.zeros_like(total), top, total, scale)
+        out = tl.fma(out, joined[:, None], tl.zeros_like(out) * kept[:, None])
+        out = out * normalised(total)[:, None]
+        tl.store(y + at[:, None] * D + d[None, :], out.to(y.dtype.element_ty), inside[:, None])
+        tl.store(lse + at, log_sum(top, total, scale), inside)
+        return
+"""
+MERGED_AFTER = "    decode_merge[(batch * steps, query_heads)](\n"
+MERGED_UNLESS_ALONE = "    if splits == 1:\n        return\n" + MERGED_AFTER
+
 
 def _constant(name: str, old: int, new: int, sources: Sources) -> Sources:
     return edit_region(sources, "tile", f"{name} = {old}\n", f"{name} = {new}\n")
@@ -126,6 +150,27 @@ def _described(sources: Sources) -> Sources:
     for name, old, new in edits:
         sources = edit_region(sources, name, old, new)
     return replace_region(sources, "full", IMPORT + region(sources, "full"))
+
+
+def _unrolled_merge(sources: Sources) -> Sources:
+    return edit_region(sources, "decode", MERGE_LOOP, UNROLLED_LOOP)
+
+
+def _alone(sources: Sources) -> Sources:
+    """Where a cache holds no more than one split, its program writes the output by the same steps as a merge."""
+    rows = "        ROWS=DECODE_ROWS,\n"
+    edits = (
+        (LEAVE_EARLY, LEAVE_TO_OTHERS),
+        (KEEP_PART, FINISH_ALONE + KEEP_PART),
+        (MERGED_AFTER, MERGED_UNLESS_ALONE),
+        ("    totals,\n    steps,\n", "    totals,\n    y,\n    lse,\n    steps,\n"),
+        ("    ROWS: tl.constexpr,\n", "    ALONE: tl.constexpr,\n    ROWS: tl.constexpr,\n"),
+        ("lengths, parts, tops, totals),\n", "lengths, parts, tops, totals, out, lse),\n"),
+        (rows, f"        ALONE=splits == 1,\n{rows}"),
+    )
+    for old, new in edits:
+        sources = edit_region(sources, "decode", old, new)
+    return sources
 
 
 def _backward(sources: Sources) -> Sources:
@@ -247,6 +292,30 @@ CATALOGUE: tuple[Mechanism, ...] = (
         expected_gain_ratio=1.15,
         edit=_whole_pages,
         evidence=_share("decode", "every key's page is looked up"),
+    ),
+    Mechanism(
+        name="decode_merge_unrolled",
+        scope="decode",
+        summary="eight splits' parts under way at a time while they are merged",
+        rationale="The merge waits for one part after the other; what it loads does not depend on what it adds.",
+        numerical_risks="None: parts are merged in the same order.",
+        falsification="No lower latency on this path, as when sequences have few splits.",
+        expected_gain_ratio=1.15,
+        edit=_unrolled_merge,
+        evidence=_share("decode", "its last kernel is a chain of loads as long as a sequence has splits"),
+        opened_by=("split_256",),
+    ),
+    Mechanism(
+        name="decode_alone",
+        scope="decode",
+        summary="no second kernel where a cache holds one split",
+        rationale="A short context pays for two launches and for parts that are written and read again.",
+        numerical_risks="None: the one program takes the steps of a merge with nothing.",
+        falsification="No lower latency on this path, as when every cache is longer than a split.",
+        expected_gain_ratio=1.05,
+        edit=_alone,
+        evidence=_share("decode", "a cache of one split is merged with nothing by a second kernel"),
+        opened_by=("split_1024",),
     ),
     *(_split_mechanism(size, gain_ratio) for size, gain_ratio in zip(SPLITS, (1.2, 1.05), strict=True)),
     Mechanism(
