@@ -146,24 +146,6 @@ def row_batches(rows: int) -> Iterator[slice]:
         yield slice(rows // 3, rows)
 
 
-def declared_calls(operator: Operator) -> Iterator[tuple[Entry, Mapping[str, int]]]:
-    """Entry and dims of every call that the operator's workloads and checks make; some stand more than once."""
-    yield from ((operator.entry(workload.entry), workload.dims) for workload in operator.workloads)
-    for check in operator.checks:
-        yield from check_calls(operator, check.full, check.decode, check.dims)
-
-
-def check_calls(
-    operator: Operator, full: str, decode: str, dims: Mapping[str, int]
-) -> Iterator[tuple[Entry, Mapping[str, int]]]:
-    """Entry and dims of a check's full-path call and of all that must agree with it."""
-    reference, entry = load_reference(operator), operator.entry(full)
-    call = Call(entry, dims, reference.make_inputs(entry, dims, np.random.default_rng(0), "normal"))
-    yield entry, dims
-    for agreement in reference.agreements(call, operator.entry(decode)):
-        yield agreement.call.entry, agreement.call.dims
-
-
 def to_bfloat16(values: NDArray[Any]) -> NDArray[np.uint16]:
     """Round to nearest even, as uint16 bit patterns; any NaN becomes the quiet one."""
     single = np.asarray(values, dtype=np.float32, order="C")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernelbraid.kernels.audit.cuda.policy import forbidden
-from kernelbraid.kernels.operators.cases import Call, declared_calls, load_reference
+from kernelbraid.kernels.operators.cases import Call, load_reference
 from kernelbraid.kernels.operators.catalogue import Facts, Mechanism, apply, load_catalogue
 from kernelbraid.kernels.operators.operator import (
     Entry,
@@ -57,6 +57,18 @@ def built(compiler: TritonCompiler, folder: Path, sources: Sources, calls: Calls
         command.arguments, cwd=folder, env=prepared.environment(folder), capture_output=True, text=True, timeout=250
     )
     return done.stdout, prepared.resources(folder)
+
+
+def declared_calls(operator: Operator) -> Calls:
+    """What the operator's workloads and checks call; some stand more than once."""
+    yield from ((operator.entry(workload.entry), workload.dims) for workload in operator.workloads)
+    reference = load_reference(operator)
+    for check in operator.checks:
+        entry = operator.entry(check.full)
+        full = Call(entry, check.dims, reference.make_inputs(entry, check.dims, np.random.default_rng(0), "normal"))
+        yield entry, check.dims
+        for agreement in reference.agreements(full, operator.entry(check.decode)):
+            yield agreement.call.entry, agreement.call.dims
 
 
 def two_calls(operator: Operator) -> Calls:
