@@ -1,12 +1,13 @@
 """Build a Python candidate: its source is read before anything runs, then compiled in a box without data."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.build import MOST_SOURCE_BYTES, PLAIN_NAME
+from kernelbraid.kernels.audit.checks import Case
 from kernelbraid.kernels.audit.cuda.sources import packed
 from kernelbraid.kernels.audit.failure import CandidateFailed
 from kernelbraid.kernels.audit.limits import Limits
@@ -14,7 +15,8 @@ from kernelbraid.kernels.audit.native import Native
 from kernelbraid.kernels.audit.outcome import Candidate, Correctness
 from kernelbraid.kernels.audit.sandbox import Sandbox
 
-Compile = Callable[[Candidate], Artifact]
+Compile = Callable[[Candidate, Sequence[Case]], Artifact]
+"""Beside what every audit calls, these cases are about to be."""
 Refuse = Callable[[Mapping[str, str]], None]
 """Raises CandidateFailed when sources may not run."""
 
@@ -36,13 +38,13 @@ class DeviceBuilder:
     refuse: Refuse
     compile: Compile | None = None
 
-    def build(self, candidate: Candidate) -> Artifact:
+    def build(self, candidate: Candidate, due: Sequence[Case] = ()) -> Artifact:
         """The sealed artifact. Raises CandidateFailed or InfrastructureFailed."""
         _refuse_files(candidate)
         self.refuse(candidate.sources)
         if self.compile is None:
             return bare(candidate.sources)
-        compiled = self.compile(candidate)
+        compiled = self.compile(candidate, due)
         image = packed(candidate.sources, compiled.image)
         return replace(compiled, image=image, digest=hashlib.sha256(image).hexdigest())
 

@@ -26,14 +26,15 @@ from kernelbraid.kernels.audit.cuda.spares import Spares
 from kernelbraid.kernels.audit.cuda.vault import Message, Vault
 from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.layout import Place, plan_layout
-from kernelbraid.kernels.audit.outcome import CANDIDATE, ROOT, Blocks, Correctness, Infrastructure
+from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT, Blocks, Correctness, Infrastructure
 from kernelbraid.kernels.audit.plan import Plan
 from kernelbraid.kernels.operators.cases import Call, Reference
 from kernelbraid.kernels.operators.operator import Operator
 
-MESSAGE_NS = 3_000_000
-"""A message is filled with calls up to about this time on the device: its own cost of some 300 us varies by tens."""
-GROUPS_PER_START = 4
+MESSAGE_NS = 2_000_000
+"""A message is filled with calls up to about this time on the device: its own cost of some 250 us varies by ten."""
+FLOORS_PER_GROUP = 4
+GROUPS_PER_START = 6
 """Groups that one set of processes times; a start costs as much as several of them."""
 SCREEN = Plan(groups=3, blocks=1, palindromes=1)
 CONFIRMATION = Plan(groups=8, blocks=1, palindromes=1, beside=(ROOT,), beside_blocks=1, most_groups=24)
@@ -112,6 +113,15 @@ class Record:
 
 
 @dataclass
+class ProcessSet:
+    """One process for every arm, and how many groups they may still time."""
+
+    stack: ExitStack
+    runners: Mapping[str, DeviceRunner]
+    groups_left: int
+
+
+@dataclass
 class DeviceSession:
     """One timing session of several artifacts."""
 
@@ -129,6 +139,8 @@ class DeviceSession:
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(secrets.randbits(128)))
     _messages: list[Message] = field(default_factory=list)
     _last_arm: str = FLOOR
+    _first: int = 0
+    _set: "ProcessSet | None" = None
 
     def run(self, plan: Plan) -> Blocks:
         """Time a plan's groups, at the pace that the session's first one sets.
@@ -163,32 +175,52 @@ class DeviceSession:
     def _symbols(self) -> list[str]:
         return [entry.symbol for entry in self.operator.entries]
 
+    def close(self) -> None:
+        """End the processes."""
+        if self._set is not None:
+            self._set.stack.close()
+            self._set = None
+
     def _groups(self, plan: Plan, count: int) -> list[GroupSamples]:
-        """So many groups, a few by each set of fresh processes."""
-        found: list[GroupSamples] = []
-        while len(found) < count:
-            with ExitStack() as stack:
-                runners = self._start(stack, plan.arms)
-                found += [self._time_group(plan, runners) for _ in range(min(GROUPS_PER_START, count - len(found)))]
-                if CANDIDATE in runners:
-                    self._copy_some(runners[CANDIDATE])
+        """So many groups, a few by each set of fresh processes; copies are taken once a call."""
+        found = []
+        for _ in range(count):
+            runners = self._runners(plan.arms)
+            found.append(self._time_group(plan, runners))
+        if count and CANDIDATE in plan.arms:
+            self._copy_some(runners[CANDIDATE])
         return found
+
+    def _runners(self, arms: Sequence[str]) -> Mapping[str, DeviceRunner]:
+        """The processes of these arms: those at hand, until they have timed their groups."""
+        if self._set is not None and (self._set.groups_left == 0 or not set(arms) <= set(self._set.runners)):
+            self.close()
+        if self._set is None:
+            stack = ExitStack()
+            self._set = ProcessSet(stack, self._start(stack, tuple(self.artifacts)), GROUPS_PER_START)
+        self._set.groups_left -= 1
+        return self._set.runners
 
     def _start(self, stack: ExitStack, arms: Sequence[str]) -> dict[str, DeviceRunner]:
         """Every arm's process and the empty candidate's, captured and stopped, with nothing else left running."""
         artifacts = {**{arm: self.artifacts[arm] for arm in arms}, FLOOR: self.floor}
-        runners = {arm: stack.enter_context(self.spares.take(graphs=True)) for arm in artifacts}
-        for arm, runner in runners.items():
-            with blaming(arm):
-                runner.load(artifacts[arm], self._symbols)
-        if self.pace is None:
-            self.pace = self._measure_pace(arms[0], runners[arms[0]])
-        self._messages = self.vault.messages(self.pace.calls)
-        for message in self._messages:
-            self._capture(message, runners)
-        for runner in runners.values():
-            runner.freeze()
-        self.spares.quiet()
+        try:
+            runners = {arm: stack.enter_context(self.spares.take(graphs=True)) for arm in artifacts}
+            for arm, runner in runners.items():
+                with blaming(arm):
+                    runner.load(artifacts[arm], self._symbols)
+            pacer = INCUMBENT if INCUMBENT in runners else arms[0]
+            if self.pace is None:
+                self.pace = self._measure_pace(pacer, runners[pacer])
+            self._messages = self.vault.messages(self.pace.calls)
+            for message in self._messages:
+                self._capture(message, runners)
+            for runner in runners.values():
+                runner.freeze()
+            self.spares.quiet()
+        except BaseException:
+            stack.close()
+            raise
         return runners
 
     def _capture(self, message: Message, runners: Mapping[str, DeviceRunner]) -> None:
@@ -224,10 +256,13 @@ class DeviceSession:
 
     def _time_group(self, plan: Plan, runners: Mapping[str, DeviceRunner]) -> GroupSamples:
         samples = GroupSamples.empty(plan, len(self._messages))
+        few = min(FLOORS_PER_GROUP, len(self._messages))
+        floors = self.rng.choice(len(self._messages), few, replace=False).tolist()
         for block in range(plan.blocks):
-            for index in range(len(self._messages)):
+            for index, message in enumerate(self._messages):
+                self._first = message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
                 self._time_unthrottled(plan, runners, samples, block, index)
-                if block == 0:
+                if block == 0 and index in floors:
                     samples.floors_ns.append(self._sample(FLOOR, runners[FLOOR], index))
         return samples
 
@@ -291,7 +326,7 @@ class DeviceSession:
         device, started_ns = self.inputs.device, time.monotonic_ns()
         runner.thaw()
         runner.sweep()
-        message.lay_out(device, self.inputs.buffer, self.rng)
+        message.splice(device, self.inputs.buffer, self.rng, self._first)
         self.outputs.poison(message.layout)
         device.flush()
         device.settle()
@@ -335,6 +370,7 @@ class DeviceSession:
         """One more message of the same kind, of which one call is copied: the process cannot know which."""
         message = self._messages[index]
         places = message.layout.calls[int(self.rng.integers(len(message.layout.calls)))]
+        self._first = message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
         with blaming(CANDIDATE):
             self._set_out(CANDIDATE, runner, message)
             given = {place.tensor.name: self._tensor(place, written=True) for place in places.inputs}

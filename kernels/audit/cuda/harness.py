@@ -10,7 +10,7 @@ import platform
 import secrets
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 from kernelbraid.kernels.audit import environment as machine
 from kernelbraid.kernels.audit import lock, statistics
 from kernelbraid.kernels.audit.artifact import Artifact
-from kernelbraid.kernels.audit.checks import Checker
+from kernelbraid.kernels.audit.checks import Case, Checker, cases_of
 from kernelbraid.kernels.audit.clock import Pace, Session, drowned
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, MakeBuilder, bare
 from kernelbraid.kernels.audit.cuda.ceilings import device_ceilings
@@ -50,8 +50,8 @@ from kernelbraid.kernels.toolchains.cc import find_compiler
 from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
 
 HERE = Path(__file__).resolve().parent
-SPARES = 6
-"""Two processes that check a candidate and four that time it first."""
+SPARES = 11
+"""Two processes that check a candidate, two sets of four that time it, and one that makes timed calls again."""
 
 
 class DeviceHarness(Harness):
@@ -203,21 +203,23 @@ class DeviceHarness(Harness):
             if self._zygote is not None and not self._zygote.alive:
                 self._restart()
 
-    def _artifact(self, candidate: Candidate) -> Artifact:
-        """The candidate's artifact, built once."""
+    def _artifact(self, candidate: Candidate, due: Sequence[Case] = ()) -> Artifact:
+        """The candidate's artifact, built once; a shape that is due and was not compiled for is compiled as it runs."""
         with self._building:
             found = self._artifacts.get(candidate.digest)
         if found is None:
-            found = self._candidate_builder.build(candidate)
+            found = self._candidate_builder.build(candidate, due)
             with self._building:
                 self._artifacts.setdefault(candidate.digest, found)
         return found
 
     def _check(self, candidate: Candidate, progress: Progress) -> None:
-        """As on the CPU, while the processes that the audit will need open the device."""
+        """As on the CPU, while the processes that the audit will need open the device; compiled for what is due."""
         with lock.held(self._timing_lock):
             self._spares.prepare(SPARES)
-        super()._check(candidate, progress)
+        progress.due = tuple(cases_of(self.operator))
+        progress.built(self._artifact(candidate, progress.due))
+        self._check_due(progress)
 
     def _run_checks(self, progress: Progress) -> None:
         assert progress.artifact is not None, "checks follow the build"
@@ -277,7 +279,10 @@ class DeviceHarness(Harness):
     def _session(self, arms: Mapping[str, Artifact]) -> Iterator[Session]:
         parts = (self._spares, arms, self._empty, self._vault, self._inputs, self._outputs)
         own = DeviceSession(self.operator, self._reference, *parts, self._pace(arms))
-        yield cast(Session, own)
+        try:
+            yield cast(Session, own)
+        finally:
+            own.close()
         if own.pace is not None:
             self._paces[_pacer(arms)] = own.pace
 

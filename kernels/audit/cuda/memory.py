@@ -5,7 +5,6 @@ once the candidate's process runs on, every read goes to the device again, so th
 """
 
 import secrets
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -46,22 +45,13 @@ class DeviceInputs:
         start, end = self._range(layout)
         self.device.upload(self.buffer, start, self._mirror[start:end])
 
-    def upload_decoy(self, layout: Layout) -> None:
-        """Inputs as good for a first run as the real ones and other than them: all floating tensors reversed."""
-        start, end = self._range(layout)
-        decoy = self._mirror[start:end].copy()
-        for place in (place for call in layout.calls for place in call.inputs if place.tensor.dtype in _FLOATING):
-            at = slice(place.offset - start, place.offset - start + place.bytes)
-            decoy[at] = self.view(place).reshape(-1)[::-1].copy().view(np.uint8)
-        self.device.upload(self.buffer, start, decoy)
-
     def first_written(self, layout: Layout) -> tuple[Place, int] | None:
         """The first tensor, and byte in it, that is no longer what was uploaded."""
         start, end = self._range(layout)
-        differing = np.flatnonzero(self.device.download(self.buffer, start, end - start) != self._mirror[start:end])
-        if not differing.size:
+        found, written = self.device.download(self.buffer, start, end - start), self._mirror[start:end]
+        if np.array_equal(found.view(np.uint64), written.view(np.uint64)):
             return None
-        at = start + int(differing[0])
+        at = start + int(np.argmax(found != written))
         places = [place for call in layout.calls for place in call.inputs]
         place = max((place for place in places if place.offset <= at), key=lambda place: place.offset)
         return place, at - place.offset
@@ -137,9 +127,6 @@ class DeviceOutputs:
             return self.device.download(self.buffer, offset, size_bytes)
         start, held = self._mirror
         return held[offset - start : offset - start + size_bytes]
-
-
-_FLOATING: Mapping[str, bool] = {"float32": True, "bfloat16": True}
 
 
 def _guarded(layout: Layout) -> tuple[int, int]:

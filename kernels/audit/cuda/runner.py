@@ -141,15 +141,15 @@ class DeviceRunner:
         self._warm.add(layout.index)
 
     def go(self, layout: Layout, freeze: bool) -> Answered:
-        """One checked message: other inputs first where it is captured, then the real ones; all is read back.
+        """One checked message, captured first where it is to be replayed; all is read back.
 
+        Nothing of the run before a capture is left: outputs are poisoned again, and so is all memory of its own.
         Raises CandidateFailed when it crashed, hung, ended, or wrote to an input.
         """
+        self.inputs.upload(layout)
         if self.graphs and layout.index not in self._warm:
-            self.inputs.upload_decoy(layout)
             self.capture(layout)
             self.outputs.poison(layout)
-        self.inputs.upload(layout)
         self.outputs.device.settle()
         self.sweep()
         answered = self.release(layout, lambda: None)

@@ -6,7 +6,7 @@ anything is left to compile while it is checked. What they leave is merged into 
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +16,7 @@ import numpy as np
 
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.build import Builder
-from kernelbraid.kernels.audit.checks import cases_of
+from kernelbraid.kernels.audit.checks import Case, cases_of
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, DeviceBuilder, MakeBuilder
 from kernelbraid.kernels.audit.cuda.policy import forbidden
 from kernelbraid.kernels.audit.cuda.sources import merged
@@ -29,7 +29,7 @@ from kernelbraid.kernels.operators.cases import Call, load_reference
 from kernelbraid.kernels.operators.operator import Entry, Operator
 from kernelbraid.kernels.toolchains.triton import TritonCompiler
 
-MOST_WORKERS = 8
+MOST_WORKERS = 14
 BUILD_ADDRESS_BYTES = 32 << 30
 """LLVM and Triton reserve far more than they use."""
 
@@ -54,10 +54,11 @@ class TritonBuild:
     limits: Limits
     scratch: Path
 
-    def compile(self, candidate: Candidate) -> Artifact:
+    def compile(self, candidate: Candidate, due: Sequence[Case]) -> Artifact:
         """All shards at once. Raises CandidateFailed (build_failed, build_timeout) as the first of them that does."""
-        with ThreadPoolExecutor(len(self._shards)) as pool:
-            parts = list(pool.map(lambda calls: self._builder(calls).build(candidate), self._shards))
+        shards = _shards([*self._calls, *_calls_of_cases(self.operator, due)])
+        with ThreadPoolExecutor(len(shards)) as pool:
+            parts = list(pool.map(lambda calls: self._builder(calls).build(candidate), shards))
         image = merged(part.image for part in parts)
         resources = {name: max(part.resources.get(name, 0.0) for part in parts) for name in parts[0].resources}
         log = b"\n".join(part.log for part in parts if part.log)
@@ -69,32 +70,36 @@ class TritonBuild:
         return _PythonBuilder(compiler, self.native, self.sandbox, limits, self.scratch)
 
     @cached_property
-    def _shards(self) -> list[Calls]:
-        """The audit's calls, those of one kind in the same shard, as they share their kernels."""
-        workers = max(1, min(MOST_WORKERS, (os.cpu_count() or 1) // 2))
-        kinds: dict[object, Calls] = {}
-        for entry, dims in calls_of(self.operator):
-            shapes = tuple(tensor.resolve(dims)[1:] for tensor in (*entry.inputs, *entry.outputs))
-            kinds.setdefault((entry.symbol, shapes), []).append((entry, dims))
-        shards: list[Calls] = [[] for _ in range(min(workers, len(kinds)))]
-        for number, calls in enumerate(kinds.values()):
-            shards[number % len(shards)] += calls
-        return shards
+    def _calls(self) -> Calls:
+        """What every audit calls: all workloads, and the declared cases."""
+        operator = self.operator
+        workloads: Calls = [(operator.entry(workload.entry), workload.dims) for workload in operator.workloads]
+        declared = [check.dims for check in operator.checks]
+        return workloads + _calls_of_cases(operator, [case for case in cases_of(operator) if case.dims in declared])
 
 
-def calls_of(operator: Operator) -> Iterator[tuple[Entry, Mapping[str, int]]]:
-    """Every entry and shape of the operator's workloads and checks, and of one draw of its hidden shapes."""
-    for workload in operator.workloads:
-        yield operator.entry(workload.entry), workload.dims
-    reference = load_reference(operator)
-    for case in cases_of(operator):
-        full = Call(
-            case.full, case.dims, reference.make_inputs(case.full, case.dims, np.random.default_rng(0), case.style)
-        )
-        yield case.full, case.dims
-        yield from (
-            (agreement.call.entry, agreement.call.dims) for agreement in reference.agreements(full, case.decode)
-        )
+def _calls_of_cases(operator: Operator, cases: Sequence[Case]) -> Calls:
+    """The cases' full calls and all that must agree with them."""
+    reference, calls = load_reference(operator), Calls()
+    for case in cases:
+        inputs = reference.make_inputs(case.full, case.dims, np.random.default_rng(0), case.style)
+        calls.append((case.full, case.dims))
+        agreements = reference.agreements(Call(case.full, case.dims, inputs), case.decode)
+        calls += [(agreement.call.entry, agreement.call.dims) for agreement in agreements]
+    return calls
+
+
+def _shards(calls: Calls) -> list[Calls]:
+    """Those of one kind in the same shard, as they share their kernels."""
+    kinds: dict[object, Calls] = {}
+    for entry, dims in calls:
+        shapes = tuple(tensor.resolve(dims)[1:] for tensor in (*entry.inputs, *entry.outputs))
+        kinds.setdefault((entry.symbol, shapes), []).append((entry, dims))
+    workers = max(1, min(MOST_WORKERS, (os.cpu_count() or 1) - 2, len(kinds)))
+    shards: list[Calls] = [[] for _ in range(workers)]
+    for number, alike in enumerate(kinds.values()):
+        shards[number % workers] += alike
+    return shards
 
 
 def triton_facts(compiler: TritonCompiler) -> CompilerFacts:

@@ -43,20 +43,26 @@ class Message:
     spliced: tuple[Place, ...]
     """Tensors of the first call of which any stretch may come from another set, as all sets are finite everywhere."""
 
-    def lay_out(self, device: Device, shared: Buffer, rng: np.random.Generator) -> None:
-        """New inputs into the shared buffer; there once the device has settled.
+    def lay_out(self, device: Device, shared: Buffer, rng: np.random.Generator) -> int:
+        """All inputs into the shared buffer, there once the device has settled; the block's call that they start at."""
+        first = int(rng.integers(self.block_calls))
+        for call, taken, calls in _wound(first, len(self.layout.calls), self.block_calls):
+            start = self.layout.input_offset + call * self.pitch
+            device.copy(shared, start, self.block, taken * self.pitch, calls * self.pitch)
+        self.splice(device, shared, rng, first)
+        return first
 
-        The block's calls from a random one on, and of every such tensor a stretch from calls further on.
+    def splice(self, device: Device, shared: Buffer, rng: np.random.Generator, first: int) -> None:
+        """New inputs for every call: a stretch of each tensor that may be mixed, from calls with other sets.
+
+        `first` is what `lay_out` returned when these inputs were laid out.
         """
-        start, count = self.layout.input_offset, len(self.layout.calls)
-        first, turns = int(rng.integers(self.block_calls)), int(rng.integers(self.block_calls // DRAWN_SETS))
-        # Never so far on that the same sets meet again.
-        other = (first + turns * DRAWN_SETS + int(rng.integers(1, DRAWN_SETS))) % self.block_calls
-        for call, taken, calls in _wound(first, count, self.block_calls):
-            device.copy(shared, start + call * self.pitch, self.block, taken * self.pitch, calls * self.pitch)
+        start = self.layout.input_offset
         for place, draws in zip(self.spliced, rng.random((len(self.spliced), 2)).tolist(), strict=True):
             at, length = _stretch(place, *draws)
-            for call, taken, calls in _wound(other, count, self.block_calls):
+            turns = int(rng.integers(self.block_calls // DRAWN_SETS)) * DRAWN_SETS
+            other = (first + turns + int(rng.integers(1, DRAWN_SETS))) % self.block_calls
+            for call, taken, calls in _wound(other, len(self.layout.calls), self.block_calls):
                 source = taken * self.pitch + at - start
                 device.copy_rows(shared, at + call * self.pitch, self.block, source, Rows(calls, length, self.pitch))
 

@@ -31,7 +31,7 @@ from kernelbraid.kernels.audit.native import native_programs
 from kernelbraid.kernels.audit.opening import open_harness
 from kernelbraid.kernels.audit.outcome import Candidate, Correctness
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
-from kernelbraid.kernels.audit.statistics import group_log_ratios, workload_log_ratios
+from kernelbraid.kernels.audit.statistics import decide, group_log_ratios, workload_log_ratios
 from kernelbraid.kernels.operators.cases import load_reference
 from kernelbraid.kernels.operators.operator import Operator, load_operator, operator_targets
 from kernelbraid.kernels.toolchains.cc import find_compiler
@@ -455,7 +455,7 @@ def test_identical_candidates_by_groups(packaged: DeviceHarness, rms_norm: Opera
     """Whether processes differ more than groups do inside one set of them."""
     artifact = packaged._artifact(Candidate("i0000", rms_norm.root_sources()))
     weights = {workload.name: workload.weight for workload in rms_norm.workloads}
-    many = replace(CONFIRMATION, groups=6 * GROUPS_PER_START)
+    many = replace(CONFIRMATION, groups=5 * GROUPS_PER_START)
     with explained(), packaged._session({"root": artifact, "incumbent": artifact, "candidate": artifact}) as session:
         assert isinstance(session, DeviceSession)
         started = time.monotonic()
@@ -487,6 +487,29 @@ def test_identical_candidates_by_groups(packaged: DeviceHarness, rms_norm: Opera
         report = os.environ.get("OUT")
         if report:
             Path(report, "identical.blocks").write_bytes(blocks.to_bytes())
+
+
+def test_hundred_identical_candidates_are_not_promoted(packaged: DeviceHarness, rms_norm: Operator) -> None:
+    """By the arithmetic of a campaign: the k-th confirmation has alpha 0.05 / (k (k + 1)), k rising by log order."""
+    root = Candidate("i0000", rms_norm.root_sources())
+    artifact = packaged._artifact(root)
+    weights = {workload.name: workload.weight for workload in rms_norm.workloads}
+    limits = {workload.name: workload.limit_ratio for workload in rms_norm.workloads}
+    found, confirmed, started = [], 0, time.monotonic()
+    for number in range(int(os.environ.get("IDENTICAL", "100"))):
+        same = Candidate(f"i{number + 1:04}", {"kernel.py": f"{root.sources['kernel.py']}# {number}\n"})
+        packaged._artifacts[same.digest] = artifact
+        outcome = packaged.time(same, root, lambda: root)
+        assert outcome.verdict is Correctness.VERIFIED, outcome.evidence
+        if outcome.confirmation is not None:
+            confirmed += 1
+            alpha = 0.05 / (confirmed * (confirmed + 1))
+            decision = decide(outcome.confirmation, weights, limits, alpha, number)
+            found.append(
+                (decision.performance.value, round(decision.ratio, 5), round(decision.standard_error_ratio, 5))
+            )
+    said(took_s=time.monotonic() - started, confirmed=confirmed, decisions=found)
+    assert "promotable" not in {performance for performance, _, _ in found}
 
 
 @pytest.mark.parametrize("boxed", [True, False], ids=["boxed", "open"])
