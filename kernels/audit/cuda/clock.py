@@ -47,7 +47,8 @@ MOST_REFERENCE_ELEMENTS = 1 << 18
 """Timed calls with more elements are compared with untimed runs alone: float64 would take seconds."""
 THROTTLED_TRIES = 3
 DISPUTED_RATIO, DISPUTED_NS = 0.25, 200_000
-"""The child's own time and the auditor's, medians over a session, may be so far apart; a floor varies by tens of us."""
+LATE_RATIO, LATE_NS = 1.05, 20_000
+"""Medians over a session: a child's time may fall so far below the auditor's above its floor, or pass the auditor's."""
 _LEAST_CALL_NS = 1_000
 BUSY_RATIO, BUSY_NS = 1.5, 100_000
 
@@ -73,14 +74,15 @@ class Record:
     """By the arm that ran before: how long preparing the next message took."""
 
     def disputed(self, floor_ns: float) -> str | None:
-        """Evidence when the candidate's own clock and the auditor's above its floor are too far apart.
+        """Evidence when the candidate's own clock cannot be right beside the auditor's around it.
 
-        Where its own says more, it answered before its kernels had ended; where it says less, it is not a clock.
+        More than the auditor's: it answered before its kernels had ended. Less than the auditor's above its floor: it
+        is no clock. What lies between is what a launch costs, which partly passes while kernels run.
         """
         for (arm, workload), pairs in self.advisory_ns.items():
             wall_ns, own_ns = (median(pair[side] for pair in pairs) for side in (0, 1))
-            apart_ns = abs(own_ns - (wall_ns - floor_ns))
-            if arm == CANDIDATE and apart_ns > max(DISPUTED_RATIO * own_ns, DISPUTED_NS):
+            least_ns = (1 - DISPUTED_RATIO) * (wall_ns - floor_ns) - DISPUTED_NS
+            if arm == CANDIDATE and not least_ns <= own_ns <= LATE_RATIO * wall_ns + LATE_NS:
                 own, wall, floor = (f"{time_ns / 1000:.1f} us" for time_ns in (own_ns, wall_ns, floor_ns))
                 return f"workload {workload}: its events span {own}, the auditor's clock {wall} with a floor of {floor}"
         return None

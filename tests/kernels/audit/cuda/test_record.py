@@ -1,0 +1,37 @@
+"""What a session remembers beside its samples: a child's own clock is advice, and advice that cannot be is evidence."""
+
+import pytest
+
+from kernelbraid.kernels.audit.cuda.clock import Record
+from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT
+
+FLOOR_NS = 250_000.0
+
+
+@pytest.mark.parametrize(
+    ("wall_us", "own_us", "disputed"),
+    [
+        (2000, 1750, False),  # what is left when the floor is taken off
+        (2000, 1990, False),  # launches that pass while kernels run
+        (2000, 2400, True),  # it answered before its kernels had ended
+        (2000, 0, True),  # a clock that shows nothing
+        (2000, 500, True),
+        (330, 60, False),  # short messages drown in the floor
+    ],
+)
+def test_own_clock_must_lie_between_what_is_above_the_floor_and_the_whole(
+    wall_us: int, own_us: int, disputed: bool
+) -> None:
+    pairs = [(wall_us * 1000, own_us * 1000)] * 5
+    assert (Record(advisory_ns={(CANDIDATE, 0): pairs}).disputed(FLOOR_NS) is not None) is disputed
+    assert Record(advisory_ns={(INCUMBENT, 0): pairs}).disputed(FLOOR_NS) is None
+
+
+@pytest.mark.parametrize(("after_own_us", "busy"), [(400, False), (450, False), (900, True)])
+def test_device_must_be_idle_after_a_candidate(after_own_us: int, busy: bool) -> None:
+    record = Record(sweeps_ns={CANDIDATE: [after_own_us * 1000] * 9, INCUMBENT: [400_000] * 9})
+    assert (record.kept_busy() is not None) is busy
+
+
+def test_few_messages_say_nothing_of_idleness() -> None:
+    assert Record(sweeps_ns={CANDIDATE: [10**9] * 3, INCUMBENT: [400_000] * 9}).kept_busy() is None
