@@ -39,7 +39,7 @@ GROUPS_PER_START = 6
 SCREEN = Plan(groups=3, blocks=1, palindromes=1)
 CONFIRMATION = Plan(groups=8, blocks=1, palindromes=1, beside=(ROOT,), beside_blocks=1, most_groups=24)
 GROUPS_ADDED = 4
-COPIES_PER_START = 4
+COPIES_PER_START = 3
 SLICE_BYTES = 4096
 LOOK_AGAIN = 8
 """One message in so many is read once more, later."""
