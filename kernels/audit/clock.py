@@ -31,10 +31,11 @@ from kernelbraid.kernels.operators.cases import Arrays, Call, Reference
 from kernelbraid.kernels.operators.operator import Operator, Workload
 
 FLOOR = "empty"
-MESSAGE_NS = 100_000
+MESSAGE_NS = 200_000
 """A message is filled with calls up to about this time, so that its own cost does not drown a fast kernel. The sum of
 several calls would be disturbed more often: a neighbour on the same core comes and goes within a millisecond."""
 MOST_CALLS = 16
+PACING_CALLS = 4
 COLD_NS = 2_000_000
 MOST_TRIES = 2
 WAITED_NS = 25_000
@@ -204,7 +205,7 @@ class Session:
             return runner
 
     def _measure_pace(self, arm: str, runner: Runner) -> "Pace":
-        """Two single calls of every workload by the first arm say how many fill a message, and how long a pass is.
+        """A few single calls of every workload by the first arm say how many fill a message, and how long a pass is.
 
         The runner's processor time counts where it is less: on a busy machine a call that waited would leave its
         messages with too few calls to stand out from their own cost.
@@ -213,7 +214,7 @@ class Session:
         for workload_inputs in self._draw_inputs([1] * len(self.operator.workloads)):
             runner.prepare(workload_inputs.layout)
             with blaming(arm):
-                calls = [runner.go(workload_inputs.layout, freeze=False) for _ in range(2)]
+                calls = [runner.go(workload_inputs.layout, freeze=False) for _ in range(PACING_CALLS)]
             fastest_ns.append(min(call.undisturbed_ns for call in calls))
         counts = tuple(max(1, min(MOST_CALLS, round(MESSAGE_NS / time_ns))) for time_ns in fastest_ns)
         messages_ns = [count * time_ns for count, time_ns in zip(counts, fastest_ns, strict=True)]
