@@ -31,7 +31,7 @@ from kernelbraid.kernels.operators.cases import Arrays, Call, Reference
 from kernelbraid.kernels.operators.operator import Operator, Workload
 
 FLOOR = "empty"
-MESSAGE_NS = 200_000
+MESSAGE_NS = 130_000
 """A message is filled with calls up to about this time, so that its own cost does not drown a fast kernel. The sum of
 several calls would be disturbed more often: a neighbour on the same core comes and goes within a millisecond."""
 MOST_CALLS = 16
