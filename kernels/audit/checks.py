@@ -17,9 +17,8 @@ import numpy as np
 from kernelbraid.kernels.audit.comparison import Bits, Difference, first_difference, inaccuracy
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed
 from kernelbraid.kernels.audit.layout import DTYPES, CallPlaces, Layout, plan_layout
-from kernelbraid.kernels.audit.memory import Inputs
 from kernelbraid.kernels.audit.outcome import CheckResult, Correctness
-from kernelbraid.kernels.audit.runner import Runner
+from kernelbraid.kernels.audit.running import InputMemory, Running
 from kernelbraid.kernels.operators.cases import Agreement, Call, Reference
 from kernelbraid.kernels.operators.operator import Check, Entry, Hidden, Operator
 
@@ -129,9 +128,9 @@ class Checker:
 
     operator: Operator
     reference: Reference
-    first: Runner
-    second: Runner
-    inputs: Inputs
+    first: Running
+    second: Running
+    inputs: InputMemory
     message_bytes: int
     tally: Tally
 
@@ -152,7 +151,7 @@ class Checker:
         self._accurate(full, found, str(case))
 
     def _outputs(
-        self, runner: Runner, layout: Layout, calls: Sequence[Call], where: str, look_again: bool
+        self, runner: Running, layout: Layout, calls: Sequence[Call], where: str, look_again: bool
     ) -> list[Mapping[str, Bits]]:
         """Run one message and copy its outputs out of the frozen runner."""
         runner.prepare(layout)
@@ -171,7 +170,7 @@ class Checker:
         self._no_late_writes(runner, layout, found, where)
         return found
 
-    def _guards_whole(self, runner: Runner, layout: Layout, where: str) -> None:
+    def _guards_whole(self, runner: Running, layout: Layout, where: str) -> None:
         if broken := runner.outputs.first_broken_canary(layout):
             at, byte, expected = broken
             places = ((place.offset, place.tensor.name) for call in layout.calls for place in call.outputs)
@@ -180,7 +179,7 @@ class Checker:
             raise CandidateFailed(Correctness.GUARD_OVERWRITTEN, evidence)
         self.tally.passed["guards"] += 1
 
-    def _no_late_writes(self, runner: Runner, layout: Layout, found: Sequence[Mapping[str, Bits]], where: str) -> None:
+    def _no_late_writes(self, runner: Running, layout: Layout, found: Sequence[Mapping[str, Bits]], where: str) -> None:
         for places, outputs in zip(layout.calls, found, strict=True):
             for place in places.outputs:
                 if late := first_difference(runner.outputs.read(place), outputs[place.tensor.name]):
@@ -235,7 +234,7 @@ class Checker:
             self._expect("accuracy", inaccuracy(found[name], exact, tolerance), f"{where}: {name}")
 
 
-def _copied(runner: Runner, places: CallPlaces) -> Mapping[str, Bits]:
+def _copied(runner: Running, places: CallPlaces) -> Mapping[str, Bits]:
     return {place.tensor.name: runner.outputs.read(place) for place in places.outputs}
 
 

@@ -60,6 +60,8 @@ class Harness:
     that is asked for and does not work makes every audit `sandbox_refused`. Raises MissingToolchain.
     """
 
+    _screening, _confirming = plan.SCREEN, plan.CONFIRMATION
+
     def __init__(
         self,
         operator: Operator,
@@ -299,14 +301,15 @@ class Harness:
     def _time_stages(self, arms: Mapping[str, Artifact], progress: "Progress") -> None:
         rooted = arms[ROOT].digest == arms[INCUMBENT].digest
         with _on_cpus(frozenset([self._timing_cpu])), self._session(arms) as session:
-            progress.screen = stages.screen(session, self._weights)
+            progress.screen = stages.screen(session, self._weights, self._screening)
             self._believe(session, progress.screen, progress)
             session.copies.clear()
             if statistics.screen(progress.screen, self._weights):
-                progress.confirmation = stages.confirm(session, self._weights, beside_root=not rooted)
+                wanted = self._confirming
+                progress.confirmation = stages.confirm(session, self._weights, wanted, beside_root=not rooted)
                 self._believe(session, progress.confirmation, progress)
 
-    def _believe(self, session: Session, blocks: Blocks, progress: "Progress") -> None:
+    def _believe(self, session: stages.Repeatable, blocks: Blocks, progress: "Progress") -> None:
         """Raises CandidateFailed when timed outputs differ from untimed ones, or a time is impossible."""
         progress.tally.passed["timed_outputs"] += session.verify_copies(MOST_REFERENCES)
         if evidence := physics.impossible(self.operator, blocks, CANDIDATE, self._ceilings):
@@ -337,7 +340,7 @@ class Harness:
         return artifact
 
     @contextmanager
-    def _session(self, arms: Mapping[str, Artifact]) -> Iterator[Session]:
+    def _session(self, arms: Mapping[str, Artifact]) -> Iterator[stages.Repeatable]:
         assert self._floor is not None, "a refused sandbox ends an audit before it is timed"
         launcher = self._launcher(self._sandbox)
         with _inputs(self._limits.input_bytes) as inputs:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from kernelbraid.kernels.audit import plan, statistics
+from kernelbraid.kernels.audit.clock import Copy
 from kernelbraid.kernels.audit.outcome import Blocks
 
 GROUPS_ADDED = 2
@@ -25,21 +26,37 @@ class Timed(Protocol):
         ...
 
 
-def screen(session: Timed, weights: Mapping[str, float]) -> Blocks:
+class Repeatable(Timed, Protocol):
+    """One that has kept some of its timed calls."""
+
+    copies: list[Copy]
+
+    def verify_copies(self, most_references: int) -> int:
+        """Make every copied call again where nothing is timed; how many there were. Raises CandidateFailed."""
+        ...
+
+
+def screen(session: Timed, weights: Mapping[str, float], wanted: plan.Plan = plan.SCREEN) -> Blocks:
     """A few groups, and one more at a time while it is open whether a gain is likely."""
-    blocks = session.run(plan.SCREEN)
-    while blocks.groups < plan.SCREEN.most_groups and statistics.needs_more_screening(blocks, weights):
-        blocks = session.more(plan.SCREEN, blocks, 1)
+    blocks = session.run(wanted)
+    while blocks.groups < wanted.most_groups and statistics.needs_more_screening(blocks, weights):
+        blocks = session.more(wanted, blocks, 1)
     return blocks
 
 
-def confirm(session: Timed, weights: Mapping[str, float], *, beside_root: bool = True) -> Blocks:
+def confirm(
+    session: Timed,
+    weights: Mapping[str, float],
+    wanted: plan.Plan = plan.CONFIRMATION,
+    *,
+    beside_root: bool = True,
+) -> Blocks:
     """Groups of three arms, and more of them while there seems to be a gain and their error is too large to decide.
 
     There are two arms when the incumbent is the root itself, and in the groups that come late.
     """
-    paired = plan.CONFIRMATION.alone()
-    first = plan.CONFIRMATION if beside_root else paired
+    paired = wanted.alone()
+    first = wanted if beside_root else paired
     blocks = session.run(first)
     while blocks.groups < first.most_groups and statistics.needs_more_groups(blocks, weights):
         blocks = session.more(first if blocks.groups < plan.BESIDE_GROUPS else paired, blocks, GROUPS_ADDED)

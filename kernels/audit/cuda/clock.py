@@ -38,7 +38,6 @@ GROUPS_PER_START = 6
 """Groups that one set of processes times; a start costs as much as several of them."""
 SCREEN = Plan(groups=3, blocks=1, palindromes=1)
 CONFIRMATION = Plan(groups=8, blocks=1, palindromes=1, beside=(ROOT,), beside_blocks=1, most_groups=24)
-GROUPS_ADDED = 4
 COPIES_PER_START = 3
 SLICE_BYTES = 4096
 LOOK_AGAIN = 8
@@ -199,9 +198,14 @@ class DeviceSession:
             self.close()
         if self._set is None:
             stack = ExitStack()
-            self._set = ProcessSet(stack, self._start(stack, tuple(self.artifacts)), GROUPS_PER_START)
+            self._set = ProcessSet(stack, self._start(stack, self._worth_starting(arms)), GROUPS_PER_START)
         self._set.groups_left -= 1
         return self._set.runners
+
+    def _worth_starting(self, arms: Sequence[str]) -> tuple[str, ...]:
+        """These, and what a later plan may add to them: the root, unless it is the incumbent itself."""
+        rooted = ROOT in self.artifacts and self.artifacts[ROOT] is self.artifacts.get(INCUMBENT)
+        return tuple(arm for arm in self.artifacts if arm in arms or not (rooted and arm == ROOT))
 
     def _start(self, stack: ExitStack, arms: Sequence[str]) -> dict[str, DeviceRunner]:
         """Every arm's process and the empty candidate's, captured and stopped, with nothing else left running."""

@@ -14,18 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
 from kernelbraid.kernels.audit import environment as machine
-from kernelbraid.kernels.audit import lock, statistics
+from kernelbraid.kernels.audit import lock
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.checks import Case, Checker, cases_of
-from kernelbraid.kernels.audit.clock import Pace, Session, drowned
+from kernelbraid.kernels.audit.clock import Pace, drowned
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, MakeBuilder, bare
 from kernelbraid.kernels.audit.cuda.ceilings import device_ceilings
-from kernelbraid.kernels.audit.cuda.clock import CONFIRMATION, GROUPS_ADDED, SCREEN, DeviceSession
+from kernelbraid.kernels.audit.cuda.clock import CONFIRMATION, SCREEN, DeviceSession
 from kernelbraid.kernels.audit.cuda.device import Device
 from kernelbraid.kernels.audit.cuda.launcher import Settings, Zygote
 from kernelbraid.kernels.audit.cuda.memory import GUARD_BYTES, DeviceInputs, DeviceOutputs
@@ -37,13 +36,12 @@ from kernelbraid.kernels.audit.cuda.vault import Vault
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.harness import MOST_REFERENCES, Harness, Progress
 from kernelbraid.kernels.audit.limits import Limits
-from kernelbraid.kernels.audit.memory import Inputs
 from kernelbraid.kernels.audit.native import native_programs
 from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, Blocks, Candidate, Correctness, Infrastructure
 from kernelbraid.kernels.audit.physics import impossible
-from kernelbraid.kernels.audit.runner import Runner
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
 from kernelbraid.kernels.audit.scratch import scratch_folder
+from kernelbraid.kernels.audit.stages import Repeatable
 from kernelbraid.kernels.operators.cases import load_reference
 from kernelbraid.kernels.operators.operator import Operator
 from kernelbraid.kernels.toolchains.cc import find_compiler
@@ -61,6 +59,8 @@ class DeviceHarness(Harness):
     `sanitizer` is compute-sanitizer's path where a candidate that might be promoted is to pass it first.
     Raises MissingToolchain without a C compiler (for the box), DeviceLost when the device cannot be used.
     """
+
+    _screening, _confirming = SCREEN, CONFIRMATION
 
     def __init__(
         self,
@@ -228,22 +228,11 @@ class DeviceHarness(Harness):
             for runner in (first, second):
                 runner.load(progress.artifact, self._symbols)
                 progress.tally.passed["identity"] += 1
-            # The checks ask of a runner and its inputs what these offer too.
-            pair = (cast(Runner, first), cast(Runner, second), cast(Inputs, self._inputs))
-            parts = (self.operator, self._reference, *pair, self._limits.message_bytes)
+            parts = (self.operator, self._reference, first, second, self._inputs, self._limits.message_bytes)
             try:
                 Checker(*parts, progress.tally).run(progress.due)
             finally:
                 progress.printed = first.printed()
-
-    def _time_stages(self, arms: Mapping[str, Artifact], progress: Progress) -> None:
-        with self._session(arms) as session:
-            progress.screen = session.run(SCREEN)
-            self._believe(session, progress.screen, progress)
-            session.copies.clear()
-            if statistics.screen(progress.screen, self._weights):
-                progress.confirmation = self._confirmed(session)
-                self._believe(session, progress.confirmation, progress)
 
     def _check_timed_shapes(self, progress: Progress) -> None:
         """As on the CPU, and by compute-sanitizer where one is used."""
@@ -269,18 +258,12 @@ class DeviceHarness(Harness):
         self._zygote.close()
         self._zygote = Zygote(self._settings(self._sandbox))
 
-    def _confirmed(self, session: Session) -> Blocks:
-        blocks = session.run(CONFIRMATION)
-        while blocks.groups < CONFIRMATION.most_groups and statistics.needs_more_groups(blocks, self._weights):
-            blocks = session.more(CONFIRMATION, blocks, GROUPS_ADDED)
-        return blocks
-
     @contextmanager
-    def _session(self, arms: Mapping[str, Artifact]) -> Iterator[Session]:
+    def _session(self, arms: Mapping[str, Artifact]) -> Iterator[Repeatable]:
         parts = (self._spares, arms, self._empty, self._vault, self._inputs, self._outputs)
         own = DeviceSession(self.operator, self._reference, *parts, self._pace(arms))
         try:
-            yield cast(Session, own)
+            yield own
         finally:
             own.close()
         if own.pace is not None:
@@ -301,10 +284,11 @@ class DeviceHarness(Harness):
         with lock.held(self._timing_lock):
             return super()._sound_baseline(baseline)
 
-    def _believe(self, session: Session, blocks: Blocks, progress: Progress) -> None:
+    def _believe(self, session: Repeatable, blocks: Blocks, progress: Progress) -> None:
         """As on the CPU; besides, the candidate's own clock must agree and the device must be idle after it."""
         progress.tally.passed["timed_outputs"] += session.verify_copies(MOST_REFERENCES)
-        record = cast(DeviceSession, session).record
+        assert isinstance(session, DeviceSession), "the sessions of this harness are"
+        record = session.record
         if progress.artifact is not None:
             facts = {**progress.artifact.resources, **record.summary()}
             progress.artifact = replace(progress.artifact, resources=facts)
