@@ -17,7 +17,6 @@ from kernelbraid.events.state import State
 from kernelbraid.events.values import (
     ROOT,
     Baseline,
-    Check,
     Contract,
     Correctness,
     Environment,
@@ -110,10 +109,8 @@ def _audit_event(
         implementation=implementation,
         verdict=_verdict(outcome.verdict),
         evidence=outcome.evidence,
-        checks=tuple(
-            Check(name=check.name, passed=check.passed, cases=check.cases, evidence=check.evidence)
-            for check in outcome.checks
-        ),
+        cases={check.name: check.cases for check in outcome.checks},
+        failures={check.name: check.evidence for check in outcome.checks if not check.passed},
         latencies_s=dict(outcome.latencies_s) if verified else {},
         performance=judged[0],
         measurement=judged[1],

@@ -24,12 +24,15 @@ class AuditCompleted(Event):
     output.
     """
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     action: str | None
     implementation: str
     verdict: Annotated[Correctness | Infrastructure, Field(union_mode="left_to_right")]
     evidence: str
-    checks: tuple[Check, ...]
+    cases: dict[str, int]
+    """How many cases each check ran, by its name."""
+    failures: dict[str, str] = Field(default_factory=dict)
+    """The checks that failed, each with what a person needs to believe it."""
     latencies_s: Latencies = Field(default_factory=dict)
     performance: Performance | None = None
     measurement: Measurement | None = None
@@ -43,6 +46,14 @@ class AuditCompleted(Event):
     timing_s: float
 
     @property
+    def checks(self) -> tuple[Check, ...]:
+        """Every check that ran, in order."""
+        return tuple(
+            Check(name, name not in self.failures, count, self.failures.get(name, ""))
+            for name, count in self.cases.items()
+        )
+
+    @property
     def elapsed_s(self) -> float:
         """What the whole audit took."""
         return self.build_s + self.check_s + self.timing_s
@@ -52,6 +63,8 @@ class AuditCompleted(Event):
         verified = self.verdict is Correctness.VERIFIED
         if verified != bool(self.latencies_s):
             raise ValueError("latencies stand if and only if the implementation was verified")
+        if not self.failures.keys() <= self.cases.keys():
+            raise ValueError("a check that failed ran some cases")
         if self.performance is not None and not (verified and self.measurement is not None):
             raise ValueError("a performance result needs a verified implementation and its measurement")
         return self

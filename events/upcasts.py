@@ -50,6 +50,14 @@ def _latencies_in_a_map(payload: Payload) -> Payload:
     return payload
 
 
+def _audit_with_cases(payload: Payload) -> Payload:
+    """Version 3 kept a record a check, whose evidence was empty unless it failed."""
+    checks = payload.pop("checks")
+    payload["cases"] = _by_name(checks, "name", "cases")
+    payload["failures"] = {check["name"]: check.get("evidence", "") for check in checks if not check["passed"]}
+    return payload
+
+
 def _by_name(records: Iterable[Payload], name: str, value: str) -> Payload:
     return {record[name]: record[value] for record in records}
 
@@ -57,6 +65,7 @@ def _by_name(records: Iterable[Payload], name: str, value: str) -> Payload:
 UPCASTS: dict[tuple[str, int], Upcast] = {
     ("AuditCompleted", 1): _audit_time_by_stage,
     ("AuditCompleted", 2): _audit_in_maps,
+    ("AuditCompleted", 3): _audit_with_cases,
     ("TimingCompleted", 1): _timing_in_maps,
     ("RootQualified", 1): _qualified_in_maps,
 }

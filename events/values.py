@@ -5,7 +5,7 @@ Latencies are in seconds, sizes in bytes; a `*_ratio` has no unit. Digests are S
 
 import hashlib
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import orjson
 from pydantic import Field
@@ -191,7 +191,7 @@ class Baseline(Value):
     latencies_s: Latencies
 
 
-class Check(Value):
+class Check(NamedTuple):
     """One correctness check: how many cases it ran and, on failure, what a person needs to believe it."""
 
     name: str

@@ -62,7 +62,7 @@ def _workloads(view: PerformanceTable) -> list[dict[str, Any]]:
 
 
 def _checks(audit: AuditCompleted | None) -> list[dict[str, Any]]:
-    return [] if audit is None else [check.model_dump() for check in audit.checks]
+    return [] if audit is None else [check._asdict() for check in audit.checks]
 
 
 def _lineage(found: Dossier) -> list[dict[str, Any]]:

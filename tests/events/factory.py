@@ -9,7 +9,6 @@ from kernelbraid.events.event import Actor, Decision, Event, Recorded
 from kernelbraid.events.search import ActionProposed, ImplementationSubmitted, OpportunityRaised
 from kernelbraid.events.store import Store, digest_of
 from kernelbraid.events.values import (
-    Check,
     Contract,
     Correctness,
     Digests,
@@ -163,7 +162,7 @@ def audited(number: int, blocks: tuple[bytes, ...] = (), log: bytes | None = Non
         implementation=f"i{number:04}",
         verdict=Correctness.VERIFIED,
         evidence="",
-        checks=(Check(name="agreement", passed=True, cases=12),),
+        cases={"agreement": 12},
         latencies_s={"w_full": 0.001, "w_decode": 0.003},
         performance=Performance.NO_GAIN,
         measurement=measurement,

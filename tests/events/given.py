@@ -14,7 +14,6 @@ from kernelbraid.events.search import ActionProposed, ImplementationSubmitted, O
 from kernelbraid.events.state import State, fold
 from kernelbraid.events.values import (
     ROOT,
-    Check,
     Contract,
     Correctness,
     Digests,
@@ -156,8 +155,8 @@ WORKLOADS = (
 )
 LIMITS = {workload.name: workload.limit_ratio for workload in WORKLOADS}
 LATENCIES_S = {workload.name: 0.001 for workload in WORKLOADS}
-PASSED = (Check(name="agreement", passed=True, cases=3),)
-FAILED = (Check(name="agreement", passed=False, cases=3, evidence="row 7 differs"),)
+CASES = {"agreement": 3}
+FAILED_CHECKS = {"agreement": "row 7 differs"}
 
 
 def specification(**policy: Any) -> Specification:
@@ -215,7 +214,8 @@ def root_audit(verdict: Correctness | Infrastructure = Correctness.VERIFIED, her
         implementation=ROOT,
         verdict=verdict,
         evidence="",
-        checks=PASSED if verified else FAILED,
+        cases=CASES,
+        failures={} if verified else FAILED_CHECKS,
         latencies_s=LATENCIES_S if verified else {},
         environment=here,
         build_s=0.25,
@@ -332,7 +332,7 @@ def audited(
             "implementation": implementation,
             "verdict": Correctness.VERIFIED,
             "evidence": "",
-            "checks": PASSED,
+            "cases": CASES,
             "latencies_s": LATENCIES_S,
             "performance": performance,
             "measurement": measurement or measured(None),
@@ -354,7 +354,8 @@ def failing(
         implementation=implementation,
         verdict=verdict,
         evidence="",
-        checks=FAILED,
+        cases=CASES,
+        failures=FAILED_CHECKS,
         environment=HERE,
         build_s=0.25,
         check_s=0.25,

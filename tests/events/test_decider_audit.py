@@ -18,7 +18,7 @@ from kernelbraid.events.values import (
 from tests.events.given import (
     ELSEWHERE,
     ENVIRONMENT,
-    FAILED,
+    FAILED_CHECKS,
     LATENCIES_S,
     LIMITS,
     Given,
@@ -98,8 +98,10 @@ def test_a_slower_or_inadmissible_but_verified_one_is_a_parent(performance: Perf
 
 def test_verified_means_every_check_passed() -> None:
     story = search().and_then(tried(1))
-    story.when(decider.complete_audit, audited("i0001", "a0001", checks=FAILED)).then_refused("every check passed")
-    story.when(decider.complete_audit, audited("i0001", "a0001", checks=())).then_refused("checks ran")
+    story.when(decider.complete_audit, audited("i0001", "a0001", failures=FAILED_CHECKS)).then_refused(
+        "every check passed"
+    )
+    story.when(decider.complete_audit, audited("i0001", "a0001", cases={})).then_refused("checks ran")
 
 
 @pytest.mark.parametrize(

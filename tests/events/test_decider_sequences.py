@@ -57,7 +57,7 @@ from tests.events.given import (
     DIGESTS,
     ELSEWHERE,
     ENVIRONMENT,
-    FAILED,
+    FAILED_CHECKS,
     LIMITS,
     audited,
     failing,
@@ -692,7 +692,9 @@ class Commands(RuleBasedStateMachine):
         if verdict is not Correctness.VERIFIED:
             return failing(name, action, verdict)
         performance, found = self.finding(dice)
-        flaw = mostly(dice, [{}, {}], [{"checks": FAILED}, {"latencies_s": {"prefill": 0.001}}, {"environment": "x"}])
+        flaw = mostly(
+            dice, [{}, {}], [{"failures": FAILED_CHECKS}, {"latencies_s": {"prefill": 0.001}}, {"environment": "x"}]
+        )
         return audited(name, action, performance, found, **flaw)
 
     @precondition(lambda self: self.state.open_actions)
