@@ -30,6 +30,7 @@ class Record(TypedDict):
 
 
 RECORD_FIELDS = Record.__required_keys__
+_ENVELOPE_FIELDS = len(RECORD_FIELDS) - 1
 _PAYLOAD = b',"payload":'
 """Ends the envelope: nothing in an envelope can hold it, and the payload is the record's last field."""
 
@@ -114,15 +115,15 @@ def parsed(state: bytes) -> Record:
     # SQLite keeps whatever an editor put there: text, for instance, which is not what was hashed.
     if not isinstance(state, bytes):
         raise LogDamaged(f"the stored value is {type(state).__name__}, not bytes")
+    cut = state.find(_PAYLOAD)
     try:
-        envelope, found, rest = state.partition(_PAYLOAD)
-        record = orjson.loads(envelope + b"}" if found else state)
+        record = orjson.loads(state if cut < 0 else state[:cut] + b"}")
     except orjson.JSONDecodeError as error:
         raise LogDamaged(f"the stored bytes are no JSON: {error}") from error
     # Counting the fields is quick, and enough to read: one that is not there raises KeyError. verify compares names.
-    if not isinstance(record, dict) or len(record) != len(RECORD_FIELDS) - 1 or not rest.endswith(b"}"):
+    if cut < 0 or type(record) is not dict or len(record) != _ENVELOPE_FIELDS or not state.endswith(b"}"):
         raise LogDamaged("the stored bytes are no event record")
-    record["payload"] = rest[:-1]
+    record["payload"] = state[cut + len(_PAYLOAD) : -1]
     return cast(Record, record)
 
 

@@ -271,16 +271,17 @@ def fold(recorded: Iterable[Recorded], state: State | None = None) -> State:
 
 def evolve(state: State, recorded: Recorded) -> None:
     """Take one event in. The only function that changes a State."""
-    event = recorded.event
-    _FOLDS[type(event)](state, event, recorded.position)
-    state.position = recorded.position
-    if not event.operational:
-        state.fact_position = recorded.position
-    state.recorded_at = recorded.recorded_at
-    if type(event) is not NoteAdded and (recorded.actor != "user" or state.driven_at is None):
-        _count_driven(state, event, recorded.recorded_at)
+    campaign, position, recorded_at, actor, _, _, event = recorded
+    kind = type(event)
+    _FOLDS[kind](state, event, position)
+    state.position = position
+    if not kind.operational:
+        state.fact_position = position
+    state.recorded_at = recorded_at
+    if kind is not NoteAdded and (actor != "user" or state.driven_at is None):
+        _count_driven(state, kind, recorded_at)
     if not state.campaign:
-        state.campaign = recorded.campaign
+        state.campaign = campaign
 
 
 # A campaign's clock does not run while nobody drives it, nor for what an origin spent before a fork. Notes and what a
@@ -288,9 +289,9 @@ def evolve(state: State, recorded: Recorded) -> None:
 _CLOCK_RESTARTS = frozenset({CampaignResumed, CampaignForked})
 
 
-def _count_driven(state: State, event: Event, recorded_at: datetime) -> None:
+def _count_driven(state: State, kind: type[Event], recorded_at: datetime) -> None:
     before = state.driven_at
-    if before is not None and before < recorded_at and type(event) not in _CLOCK_RESTARTS:
+    if before is not None and before < recorded_at and kind not in _CLOCK_RESTARTS:
         state.spent.active_s += (recorded_at - before).total_seconds()
     state.driven_at = recorded_at
 
