@@ -110,13 +110,15 @@ class SqliteStore:
         start = HeadRow(child, Head(at, hash_of(state), None), at + 1, source, False)
         return self._first(start, decision, recorded_at)
 
-    def read(self, campaign: str, *, after: int = 0, upto: int | None = None) -> Iterator[Recorded]:
+    def read(
+        self, campaign: str, *, after: int = 0, upto: int | None = None, chained: bool = True
+    ) -> Iterator[Recorded]:
         # The event before the first one is read too: its hash is what the first one must name.
-        previous = GENESIS if after <= 0 else None
+        previous = GENESIS if after <= 0 and chained else None
         decode = self.codec.decode_record
         for position, state in self._states(campaign, max(after, 1), upto):
             record = _linked(campaign, position, state, previous)
-            previous = hash_of(state)
+            previous = hash_of(state) if chained else None
             if position > after:
                 yield decode(record)
 

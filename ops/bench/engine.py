@@ -191,3 +191,8 @@ def _median_ms(spans_s: list[float]) -> float:
 def peak_rss_bytes() -> int:
     """The largest resident size of this process so far."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def children_peak_rss_bytes() -> int:
+    """The largest resident size of any process that this one waited for."""
+    return 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss

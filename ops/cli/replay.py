@@ -11,13 +11,15 @@ import typer
 from kernelbraid.agents.replay import Divergence, ReplayReport, replay_strict
 from kernelbraid.events.event import Event
 from kernelbraid.events.store import Store
-from kernelbraid.ops.campaigns import log_of, state_at
+from kernelbraid.ops.campaigns import log_of
 from kernelbraid.ops.cli.options import Campaign, Json, OperatorFolder, StoreUrl
+from kernelbraid.ops.digests import rebuilt
 from kernelbraid.ops.exits import ExitCode
 from kernelbraid.ops.report.figures import seconds
 from kernelbraid.ops.terminal import emit, say, tell
 from kernelbraid.ops.wiring import Session, reading, session_of
-from kernelbraid.projections.digest import STATE_VIEW, state_digest
+from kernelbraid.projections.digest import STATE_VIEW
+from kernelbraid.projections.projection import STATE
 
 
 def replay(
@@ -48,13 +50,14 @@ def replay(
 
 def _rebuild(log: Store, campaign: str, upto: int | None, json: bool) -> None:
     started = time.perf_counter()
-    state = state_at(log, campaign, upto)
-    digest, elapsed_s = state_digest(state), time.perf_counter() - started
+    log_of(log, campaign, upto)
+    folded = rebuilt(log, campaign, upto)
+    position, digest, elapsed_s = folded.state.position, folded.digests[STATE.name], time.perf_counter() - started
     if json:
-        view = {"position": state.position, "digest": digest, "view": STATE_VIEW, "elapsed_s": elapsed_s}
-        emit({"campaign": campaign, **view})
+        view = {"position": position, "digest": digest, "view": STATE_VIEW, "elapsed_s": elapsed_s}
+        emit({"campaign": campaign, **view, "digests": folded.digests})
         return
-    say(f"{campaign} rebuilt up to {state.position} in {seconds(elapsed_s)}")
+    say(f"{campaign} rebuilt up to {position} in {seconds(elapsed_s)}")
     say(f"digest {digest} (view {STATE_VIEW})")
 
 
