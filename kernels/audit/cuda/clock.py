@@ -242,12 +242,22 @@ class DeviceSession:
                 runner.end_capture(message.layout)
 
     def _measure_pace(self, arm: str, runner: DeviceRunner) -> Pace:
-        """A few single calls of every workload by the first arm say how many fill a message.
+        """How many calls of every workload fill a message, by the first arm's own time.
 
-        The arm's own time counts: the auditor's holds a floor many times as long as a fast call.
+        The auditor's time holds a floor many times as long as a fast call, and a lone call's own holds its graph's
+        launch, several times as long too: lone calls tell roughly how many to send, that many at once tell it well.
         """
+        calls = [1] * len(self.operator.workloads)
+        for _ in range(2):
+            times_ns = self._call_times_ns(arm, runner, calls)
+            pairs = list(zip(self.vault.most_calls, times_ns, strict=True))
+            calls = [_power_of_two(min(most, MESSAGE_NS / taken)) for most, taken in pairs]
+        return Pace(tuple(calls), tuple(round(count * taken) for count, taken in zip(calls, times_ns, strict=True)))
+
+    def _call_times_ns(self, arm: str, runner: DeviceRunner, calls: Sequence[int]) -> list[float]:
+        """About what a call of each workload takes where so many are in a message."""
         times_ns = []
-        for message in self.vault.messages([1] * len(self.operator.workloads)):
+        for message, count in zip(self.vault.messages(calls), calls, strict=True):
             message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
             self.inputs.device.settle()
             with blaming(arm):
@@ -255,10 +265,8 @@ class DeviceSession:
                 runner.capture(message.layout)
                 found = [runner.release(message.layout, _nothing) for _ in range(4)]
             wall_ns, own_ns = (min(answered[side] for answered in found) for side in (0, 1))
-            times_ns.append(min(wall_ns, max(own_ns, _LEAST_CALL_NS)))
-        pairs = list(zip(self.vault.most_calls, times_ns, strict=True))
-        counts = [_power_of_two(min(most, MESSAGE_NS / taken)) for most, taken in pairs]
-        return Pace(tuple(counts), tuple(count * taken for count, taken in zip(counts, times_ns, strict=True)))
+            times_ns.append(min(wall_ns, max(own_ns, count * _LEAST_CALL_NS)) / count)
+        return times_ns
 
     def _time_group(self, plan: Plan, runners: Mapping[str, DeviceRunner]) -> GroupSamples:
         samples = GroupSamples.empty(plan, len(self._messages))
