@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypedDict, cast
 
 import orjson
@@ -33,6 +34,10 @@ RECORD_FIELDS = Record.__required_keys__
 _ENVELOPE_FIELDS = len(RECORD_FIELDS) - 1
 _PAYLOAD = b',"payload":'
 """Ends the envelope: nothing in an envelope can hold it, and the payload is the record's last field."""
+
+
+# A named tuple's own constructor is a Python function around this one.
+_recorded = partial(tuple.__new__, Recorded)
 
 
 class Codec:
@@ -95,14 +100,16 @@ class Codec:
             if version != today:
                 payload = orjson.dumps(upcast(name, orjson.loads(payload), version, today, self._upcasts))
             index, size = record["batch"]
-            return Recorded(
-                record["campaign"],
-                record["position"],
-                datetime.fromisoformat(record["recorded_at"]),
-                record["actor"],
-                record["cause"],
-                (index, size),
-                validate(payload),
+            return _recorded(
+                (
+                    record["campaign"],
+                    record["position"],
+                    datetime.fromisoformat(record["recorded_at"]),
+                    record["actor"],
+                    record["cause"],
+                    (index, size),
+                    validate(payload),
+                )
             )
         except KeyError as error:
             raise EventInvalid(f"the record has no field {error}") from error
