@@ -53,7 +53,9 @@ class DeviceInputs:
             return None
         at = start + int(np.argmax(found != written))
         places = [place for call in layout.calls for place in call.inputs]
-        place = max((place for place in places if place.offset <= at), key=lambda place: place.offset)
+        # A tensor without elements lies where its neighbour does, and holds no byte of it.
+        holding = [place for place in places if place.bytes and place.offset <= at] or places
+        place = max(holding, key=lambda place: place.offset)
         return place, at - place.offset
 
     def _grow(self, size_bytes: int) -> None:
