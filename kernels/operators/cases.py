@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import cycle
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Protocol, cast
@@ -52,7 +53,14 @@ class Reference(Protocol):
     def agreements(self, full: Call, decode: Entry) -> Iterator[Agreement]:
         """Decode calls (and shorter full-path calls) that must reproduce parts of `full`, whole sequence included."""
 
+    def samples(self, full: Call, decode: Entry, rng: np.random.Generator) -> Iterator[Agreement]:
+        """A few decode calls for parts of `full`, drawn at random, at little cost for a call of any size.
 
+        A reference.py may leave it out: then they are drawn from `agreements`.
+        """
+
+
+MOST_SAMPLES = 4
 REFERENCE_FUNCTIONS = ("make_inputs", "reference", "agreements")
 
 
@@ -115,6 +123,16 @@ class _Told:
                 return
             yield item
 
+    def samples(self, full: Call, decode: Entry, rng: np.random.Generator) -> Iterator[Agreement]:
+        own = getattr(self.functions, "samples", None)
+        if own is None:
+            every = list(self.agreements(full, decode))
+            yield from (every[index] for index in sorted(rng.permutation(len(every))[:MOST_SAMPLES].tolist()))
+            return
+        with self._told("samples"):
+            drawn = list(own(full, decode, rng))
+        yield from drawn
+
     @contextmanager
     def _told(self, role: str) -> Iterator[None]:
         try:
@@ -128,6 +146,9 @@ class _Told:
 
 MOST_ALONE = 72
 """Up to so many rows each one is called alone; of more, those beside a likely block's edge and a few between."""
+SAMPLED_ROWS = (16, 64)
+"""Batches of a size that is timed itself, for which kernels are compiled anyway."""
+_SMALL = range(2, 9)
 _EDGES = (0, 1, 31, 32, 63, 64, 127, 128, 255, 256, 511, 512)
 
 
@@ -141,9 +162,27 @@ def row_batches(rows: int) -> Iterator[slice]:
     if rows > 1:
         yield slice(0, min(3, rows))
         yield slice(min(3, rows - 1), min(8, rows))
+    if rows > _SMALL[-1]:
+        yield from _small_batches(rows)
     if rows > MOST_ALONE:
         yield slice(1, 17)
         yield slice(rows // 3, rows)
+
+
+def _small_batches(rows: int) -> Iterator[slice]:
+    """All rows in batches of 2 to 8, in turn: another order of a sum changes few elements of a result in bfloat16."""
+    first = 0
+    for size in cycle(_SMALL):
+        yield slice(first, min(first + size, rows))
+        first += size
+        if first >= rows:
+            return
+
+
+def row_samples(rows: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Indices of rows from anywhere in a call, in batches of sizes that are known before."""
+    if rows:
+        yield from (rng.permutation(rows)[:size] for size in SAMPLED_ROWS)
 
 
 def to_bfloat16(values: NDArray[Any]) -> NDArray[np.uint16]:

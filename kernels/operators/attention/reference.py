@@ -138,6 +138,16 @@ def agreements(full: Call, decode: Entry) -> Iterator[Agreement]:
         yield _prefilled(full, slice(1, 2), tokens)
 
 
+def samples(full: Call, decode: Entry, rng: np.random.Generator) -> Iterator[Agreement]:
+    """Decode of two rows from anywhere."""
+    if _is_varlen(full.entry):
+        yield from varlen.samples(full, decode, rng)
+        return
+    rows = _rows(full, range(full.dims["tokens"]))
+    for index in rng.permutation(len(rows))[:2].tolist():
+        yield _decoded(full, decode, [rows[index]])
+
+
 def _rows(full: Call, tokens: range) -> list[tuple[int, int]]:
     return [(place, token) for token in tokens for place in range(full.dims["batch"])]
 

@@ -181,6 +181,14 @@ def agreements(full: Call, decode: Entry) -> Iterator[Agreement]:
             yield from _decoded(full, decode, every, [(place, len(sequence.q) - 1)], steps, 0)
 
 
+def samples(full: Call, decode: Entry, rng: np.random.Generator) -> Iterator[Agreement]:
+    """Decode of two tokens from anywhere: each brings a cache as long as its own context."""
+    every = list(sequences(full.inputs))
+    rows = [(place, row) for place, sequence in enumerate(every) for row in range(len(sequence.q))]
+    for index in rng.permutation(len(rows))[:2].tolist():
+        yield from _decoded(full, decode, every, [rows[index]], 1, int(rng.choice(PAGES)))
+
+
 def _chosen(rows: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
     """Batches of rows: all of a short call, some of a long one, and the last one alone."""
     if not rows:

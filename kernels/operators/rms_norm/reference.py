@@ -6,7 +6,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelbraid.kernels.operators.cases import Agreement, Arrays, Call, from_bfloat16, row_batches, to_bfloat16
+from kernelbraid.kernels.operators.cases import (
+    Agreement,
+    Arrays,
+    Call,
+    from_bfloat16,
+    row_batches,
+    row_samples,
+    to_bfloat16,
+)
 from kernelbraid.kernels.operators.operator import STYLES, Entry
 
 EPSILON = 1e-6
@@ -55,7 +63,13 @@ def agreements(full: Call, decode: Entry) -> Iterator[Agreement]:
         yield _rows_alone(full, full.entry, slice(1, rows))
 
 
-def _rows_alone(full: Call, entry: Entry, batch: slice) -> Agreement:
+def samples(full: Call, decode: Entry, rng: np.random.Generator) -> Iterator[Agreement]:
+    """A few rows from anywhere, in batches of their own."""
+    for rows in row_samples(full.dims["rows"], rng):
+        yield _rows_alone(full, decode, rows)
+
+
+def _rows_alone(full: Call, entry: Entry, batch: slice | NDArray[np.int64]) -> Agreement:
     inputs = {**full.inputs, "x": full.inputs["x"][batch]}
-    call = Call(entry, {**full.dims, "rows": batch.stop - batch.start}, inputs)
+    call = Call(entry, {**full.dims, "rows": len(inputs["x"])}, inputs)
     return Agreement(call, "y", (batch,))

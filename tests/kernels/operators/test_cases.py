@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernelbraid.kernels.operators.cases import from_bfloat16, load_reference, to_bfloat16
+from kernelbraid.kernels.operators.cases import from_bfloat16, load_reference, row_batches, row_samples, to_bfloat16
 from kernelbraid.kernels.operators.operator import OperatorError, load_operator
 
 EVERY_FINITE = np.array([bits for bits in range(0x8000) if bits < 0x7F80], np.uint16)
@@ -75,3 +75,24 @@ def test_a_missing_reference_is_named(tmp_path: Path) -> None:
     operator = replace(load_operator("linear"), folder=tmp_path)
     with pytest.raises(OperatorError, match=r"reference\.py is missing"):
         load_reference(operator)
+
+
+@pytest.mark.parametrize("rows", [9, 33, 72, 257])
+def test_every_row_is_called_in_a_batch_of_two_to_eight(rows: int) -> None:
+    sizes = {batch.stop - batch.start for batch in row_batches(rows)}
+    covered = {
+        row
+        for batch in row_batches(rows)
+        if 2 <= batch.stop - batch.start <= 8 or batch == slice(rows - 1, rows)
+        for row in range(batch.start, batch.stop)
+    }
+    assert covered == set(range(rows))
+    assert max(batch.stop for batch in row_batches(rows)) == rows
+    assert rows < 35 or sizes >= set(range(1, 9))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 8192])
+def test_samples_are_rows_of_the_call(rows: int) -> None:
+    drawn = list(row_samples(rows, np.random.default_rng(0)))
+    assert len(drawn) == (2 if rows else 0)
+    assert all(len(set(each)) == len(each) > 0 and 0 <= min(each) <= max(each) < rows for each in drawn)

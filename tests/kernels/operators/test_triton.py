@@ -179,7 +179,9 @@ def test_agreements_are_parts_of_the_full_call_and_reach_both_ends(name: str) ->
         entry = operator.entry(check.full)
         call = Call(entry, check.dims, reference.make_inputs(entry, check.dims, np.random.default_rng(0), "normal"))
         whole = reference.reference(entry, check.dims, call.inputs)
-        for agreement in reference.agreements(call, operator.entry(check.decode)):
+        decode = operator.entry(check.decode)
+        drawn = reference.samples(call, decode, np.random.default_rng(1))
+        for agreement in (*reference.agreements(call, decode), *drawn):
             found = reference.reference(agreement.call.entry, agreement.call.dims, agreement.call.inputs)
             expected = whole[agreement.output][agreement.index]
             assert found[agreement.output].shape == expected.shape
