@@ -22,14 +22,15 @@ from kernelbraid.kernels.audit.comparison import first_difference, inaccuracy
 from kernelbraid.kernels.audit.cuda.device import Conditions
 from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
 from kernelbraid.kernels.audit.cuda.runner import Answered, DeviceRunner
+from kernelbraid.kernels.audit.cuda.samples import Sampler
 from kernelbraid.kernels.audit.cuda.spares import Spares
 from kernelbraid.kernels.audit.cuda.vault import Message, Vault
 from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
-from kernelbraid.kernels.audit.layout import Place, plan_layout
+from kernelbraid.kernels.audit.layout import CallPlaces, Layout, Place, plan_layout
 from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT, Blocks, Correctness, Infrastructure
 from kernelbraid.kernels.audit.plan import Plan
 from kernelbraid.kernels.operators.cases import Call, Reference
-from kernelbraid.kernels.operators.operator import Operator
+from kernelbraid.kernels.operators.operator import Operator, Workload
 
 MESSAGE_NS = 2_000_000
 """A message is filled with calls up to about this time on the device: its own cost of some 250 us varies by ten."""
@@ -38,7 +39,10 @@ GROUPS_PER_START = 6
 """Groups that one set of processes times; a start costs as much as several of them."""
 SCREEN = Plan(groups=3, blocks=1, palindromes=1)
 CONFIRMATION = Plan(groups=8, blocks=1, palindromes=1, beside=(ROOT,), beside_blocks=1, most_groups=24)
-COPIES_PER_START = 3
+COPIED_WORKLOADS = 3
+"""Drawn for a screening beside a full-path one, and for a confirmation beside all full-path ones."""
+COPIED_ONCE_BYTES = 160 << 20
+"""Of larger calls one is copied, of others one from each half of a message."""
 SLICE_BYTES = 4096
 LOOK_AGAIN = 8
 """One message in so many is read once more, later."""
@@ -142,21 +146,28 @@ class DeviceSession:
     _last_arm: str = FLOOR
     _first: int = 0
     _set: "ProcessSet | None" = None
+    _runs: int = 0
 
     def run(self, plan: Plan) -> Blocks:
         """Time a plan's groups, at the pace that the session's first one sets.
 
         Raises CandidateFailed when any arm fails.
         """
-        return self._collected(plan, self._groups(plan, plan.groups))
+        self._runs += 1
+        groups = self._groups(plan, plan.groups)
+        self._copy_some(plan, self._drawn(COPIED_WORKLOADS, every_full=self._runs > 1))
+        return self._collected(plan, groups)
 
     def more(self, plan: Plan, blocks: Blocks, groups: int) -> Blocks:
         """The blocks with further groups of the same plan."""
-        return joined(blocks, self._collected(plan, self._groups(plan, groups)))
+        found = self._groups(plan, groups)
+        self._copy_some(plan, [int(self.rng.integers(len(self._messages)))] if groups else [])
+        return joined(blocks, self._collected(plan, found))
 
     def verify_copies(self, most_references: int) -> int:
         """Repeat every copied call, without a graph, in a process that was never timed; some against float64 too.
 
+        Of full-path calls, rows drawn now are compared with float64 and with the decode path.
         Raises CandidateFailed when a timed call gave other bits than an untimed one, or was inaccurate.
         Returns how many were repeated.
         """
@@ -166,6 +177,7 @@ class DeviceSession:
             runner.load(self.artifacts[CANDIDATE], self._symbols)
             for number, copy in enumerate(self.copies):
                 self._repeat(runner, copy, number < most_references)
+                Sampler(self.operator, self.reference, self.inputs, self.rng).compare(runner, copy)
         return len(self.copies)
 
     def _collected(self, plan: Plan, groups: Sequence[GroupSamples]) -> Blocks:
@@ -183,13 +195,11 @@ class DeviceSession:
             self._set = None
 
     def _groups(self, plan: Plan, count: int) -> list[GroupSamples]:
-        """So many groups, a few by each set of fresh processes; copies are taken once a call."""
+        """So many groups, a few by each set of fresh processes."""
         found = []
         for _ in range(count):
             runners = self._runners(plan.arms)
             found.append(self._time_group(plan, runners))
-        if count and CANDIDATE in plan.arms:
-            self._copy_some(runners[CANDIDATE])
         return found
 
     def _runners(self, arms: Sequence[str]) -> Mapping[str, DeviceRunner]:
@@ -280,10 +290,18 @@ class DeviceSession:
                     samples.floors_ns.append(self._sample(FLOOR, runners[FLOOR], index))
         return samples
 
-    def _copy_some(self, runner: DeviceRunner) -> None:
-        few = min(COPIES_PER_START, len(self._messages))
-        for index in self.rng.choice(len(self._messages), few, replace=False).tolist():
-            self._copy(runner, index)
+    def _drawn(self, count: int, every_full: bool) -> list[int]:
+        """The workloads of which calls are copied: some, and one or every full-path one."""
+        order = self.rng.permutation(len(self._messages)).tolist()
+        full = [i for i in order if self.operator.entry(self._messages[i].workload.entry).path == "full"]
+        return list(dict.fromkeys([*(full if every_full else full[:1]), *order[:count]]))
+
+    def _copy_some(self, plan: Plan, indices: Sequence[int]) -> None:
+        """Calls of these workloads by the processes at hand."""
+        if CANDIDATE not in plan.arms or self._set is None:
+            return
+        for index in indices:
+            self._copy(self._set.runners[CANDIDATE], index)
 
     def _time_unthrottled(
         self, plan: Plan, runners: Mapping[str, DeviceRunner], samples: GroupSamples, block: int, index: int
@@ -381,21 +399,36 @@ class DeviceSession:
                 raise CandidateFailed(Correctness.OUTPUT_NOT_WRITTEN, evidence)
 
     def _copy(self, runner: DeviceRunner, index: int) -> None:
-        """One more message of the same kind, of which one call is copied: the process cannot know which."""
+        """One more message of the same kind, of which calls are copied: the process cannot know which."""
         message = self._messages[index]
-        places = message.layout.calls[int(self.rng.integers(len(message.layout.calls)))]
+        picked = self._picked(message.layout)
         self._first = message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
         with blaming(CANDIDATE):
             self._set_out(CANDIDATE, runner, message)
-            given = {place.tensor.name: self._tensor(place, written=True) for place in places.inputs}
+            given = [self._tensors(call.inputs, written=True) for call in picked]
             runner.release(message.layout, _nothing)
             runner.freeze()
-            for place in places.inputs:
-                if difference := first_difference(self._tensor(place, written=True), given[place.tensor.name]):
-                    evidence = f"workload {message.workload.name}: its input {place.tensor.name} changed: {difference}"
-                    raise CandidateFailed(Correctness.INPUT_WRITTEN, evidence)
-        found = {place.tensor.name: self._tensor(place, written=False) for place in places.outputs}
-        self.copies.append(Copy(message.workload, given, found))
+            for call, before in zip(picked, given, strict=True):
+                self._unchanged(call, before, message.workload)
+        for call, before in zip(picked, given, strict=True):
+            self.copies.append(Copy(message.workload, before, self._tensors(call.outputs, written=False)))
+
+    def _picked(self, layout: Layout) -> list[CallPlaces]:
+        """A call from each half of a message, the later ones among them: state can only build up in one."""
+        calls, middle = layout.calls, len(layout.calls) // 2
+        size = sum(place.bytes for place in (*calls[0].inputs, *calls[0].outputs))
+        once = middle == 0 or size > COPIED_ONCE_BYTES
+        ranges = ((0, len(calls)),) if once else ((0, middle), (middle, len(calls)))
+        return [calls[int(self.rng.integers(*ends))] for ends in ranges]
+
+    def _unchanged(self, call: CallPlaces, before: Mapping[str, NDArray[np.generic]], workload: Workload) -> None:
+        for place in call.inputs:
+            if difference := first_difference(self._tensor(place, written=True), before[place.tensor.name]):
+                evidence = f"workload {workload.name}: its input {place.tensor.name} changed: {difference}"
+                raise CandidateFailed(Correctness.INPUT_WRITTEN, evidence)
+
+    def _tensors(self, places: Sequence[Place], written: bool) -> dict[str, NDArray[np.generic]]:
+        return {place.tensor.name: self._tensor(place, written) for place in places}
 
     def _tensor(self, place: Place, written: bool) -> NDArray[np.generic]:
         buffer = self.inputs.buffer if written else self.outputs.buffer

@@ -140,10 +140,11 @@ class DeviceRunner:
         self._await(Kind.READY, self._starter.limits.build_s)
         self._warm.add(layout.index)
 
-    def go(self, layout: Layout, freeze: bool) -> Answered:
+    def go(self, layout: Layout, freeze: bool, limit_s: float | None = None) -> Answered:
         """One checked message, captured first where it is to be replayed; all is read back.
 
         Nothing of the run before a capture is left: outputs are poisoned again, and so is all memory of its own.
+        `limit_s` is for calls that may still have to be compiled.
         Raises CandidateFailed when it crashed, hung, ended, or wrote to an input.
         """
         self.inputs.upload(layout)
@@ -152,22 +153,27 @@ class DeviceRunner:
             self.outputs.poison(layout)
         self.outputs.device.settle()
         self.sweep()
-        answered = self.release(layout, lambda: None)
+        answered = self.release(layout, lambda: None, limit_s)
         if freeze:
             self.freeze()
             self.outputs.hold(layout)
         self._inputs_whole(layout)
         return answered
 
-    def release(self, layout: Layout, read_back: Callable[[], object]) -> Answered:
+    def release(self, layout: Layout, read_back: Callable[[], object], limit_s: float | None = None) -> Answered:
         """Send GO and wait for DONE; the clock stops once `read_back` has returned."""
         message = frames.frame(Kind.GO, struct.pack("<I", layout.index))
         warm = not self.graphs or layout.index in self._warm
-        limit_s = self._starter.limits.call_s if warm else self._starter.limits.build_s
+        limit_s = limit_s or (self._starter.limits.call_s if warm else self._starter.limits.build_s)
         started_ns = time.monotonic_ns()
         payload = self._expect(Kind.DONE, message, limit_s)
         read_back()
         return Answered(time.monotonic_ns() - started_ns, frames.advisory_ns(payload))
+
+    @property
+    def build_s(self) -> float:
+        """What a call may take that still has to be compiled."""
+        return self._starter.limits.build_s
 
     def sweep(self) -> None:
         """Have it overwrite all memory that the candidate can have allocated; its kernels could keep state there."""

@@ -19,6 +19,7 @@ from kernelbraid.kernels.audit.build import Builder
 from kernelbraid.kernels.audit.checks import Case, cases_of
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, DeviceBuilder, MakeBuilder
 from kernelbraid.kernels.audit.cuda.policy import forbidden
+from kernelbraid.kernels.audit.cuda.samples import shapes_of_samples
 from kernelbraid.kernels.audit.cuda.sources import merged
 from kernelbraid.kernels.audit.failure import CandidateFailed
 from kernelbraid.kernels.audit.limits import Limits
@@ -71,10 +72,11 @@ class TritonBuild:
 
     @cached_property
     def _calls(self) -> Calls:
-        """What every audit calls: all workloads, and the declared cases."""
+        """What every audit calls: all workloads with the calls that parts of them are compared with, and cases."""
         operator = self.operator
         workloads: Calls = [(operator.entry(workload.entry), workload.dims) for workload in operator.workloads]
         declared = [check.dims for check in operator.checks]
+        workloads += shapes_of_samples(operator, load_reference(operator))
         return workloads + _calls_of_cases(operator, [case for case in cases_of(operator) if case.dims in declared])
 
 

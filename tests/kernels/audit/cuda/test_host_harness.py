@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from kernelbraid.kernels.audit import checks
+from kernelbraid.kernels.audit.cuda import clock
 from kernelbraid.kernels.audit.cuda.harness import DeviceHarness
 from kernelbraid.kernels.audit.outcome import AuditOutcome, Candidate, Correctness
 
@@ -92,6 +94,24 @@ def test_wrong_candidate_gets_its_verdict(host_audit: Audit, name: str) -> None:
     outcome = host_audit(entry(body))
     assert outcome.verdict == expected, (outcome.evidence, outcome.log)
     assert outcome.evidence
+
+
+ONLY_TIMED = {
+    "too large": ("y *= np.float32(1.01)", Correctness.INACCURATE, "full 256 x 512"),
+    "other order": ("y[...] = x * (w * f[:, None])", Correctness.DISAGREEMENT, "full 256 x 512"),
+}
+
+
+@pytest.mark.parametrize("name", ONLY_TIMED)
+def test_timed_shape_too_large_for_the_checks_is_compared_in_parts(
+    host_audit: Audit, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    wrong, verdict, workload = ONLY_TIMED[name]
+    monkeypatch.setattr(checks, "TIMED_BYTES", 0)
+    monkeypatch.setattr(clock, "MOST_REFERENCE_ELEMENTS", 0)
+    outcome = host_audit(entry(f"{RIGHT}\nif len(x) == 256: {wrong}"))
+    assert outcome.verdict is verdict, outcome.evidence
+    assert f"workload {workload}: y of scale_decode(rows=" in outcome.evidence
 
 
 def test_failed_import_is_named(host_audit: Audit) -> None:
