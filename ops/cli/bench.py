@@ -49,13 +49,18 @@ def audit(
     operators: Annotated[
         str, typer.Option(metavar="NAMES", help="Operators whose catalogue is walked; none when empty.")
     ] = "attention,rms_norm",
+    target: Annotated[
+        str, typer.Option(metavar="TARGET", help="cpu or triton; true gains are made for cpu alone.")
+    ] = "cpu",
     json: Json = False,
 ) -> None:
-    """Audit real kernels on this machine's CPU: false promotions, power, and seconds an audit.
+    """Audit real kernels on this machine: false promotions, power, and seconds an audit.
 
     Nothing is recorded in a store. The full measurement takes about twenty minutes and wants a machine to itself.
     """
-    figures = bench_audit(identical, trials, tuple(name for name in operators.split(",") if name))
+    if trials and target != "cpu":
+        raise typer.BadParameter("a true gain is made for target cpu alone; add --trials 0", param_hint="--target")
+    figures = bench_audit(identical, trials, tuple(name for name in operators.split(",") if name), target)
     if json:
         emit(figures)
         return
