@@ -58,10 +58,6 @@ class Codec:
             name: (kind.version, kind.__pydantic_validator__.validate_json) for name, kind in types.items()
         }
 
-    def knows(self, name: str) -> bool:
-        """Whether an event type of that name is in the union."""
-        return name in self._types
-
     def encode(self, event: Recorded, previous: str) -> bytes:
         """Bytes to store after the event whose hash is `previous`.
 

@@ -7,10 +7,9 @@ from kernelbraid.events.state import State, fold
 from kernelbraid.events.store import Store
 from kernelbraid.ops.collector import uncollected
 from kernelbraid.ops.exits import NotFound
-from kernelbraid.ops.wiring import campaign_row, driven
+from kernelbraid.ops.wiring import campaign_row
 from kernelbraid.projections.lineage import LINEAGE, Lineage, lineage
 from kernelbraid.projections.projection import STATE, rebuild
-from kernelbraid.projections.summary import CampaignSummary, summary
 
 
 def log_of(store: Store, name: str, at: int | None = None) -> Iterator[Recorded]:
@@ -25,11 +24,6 @@ def state_at(store: Store, name: str, at: int | None = None) -> State:
     """The decider's state after a position."""
     with uncollected():
         return fold(log_of(store, name, at))
-
-
-def summary_at(store: Store, name: str, at: int | None = None) -> CampaignSummary:
-    """The summary after a position."""
-    return summary(state_at(store, name, at), driven=driven(store, name))
 
 
 def lineage_at(store: Store, name: str, at: int | None = None) -> tuple[State, Lineage]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from kernelbraid.kernels.audit.comparison import Bits, Difference, first_difference, inaccuracy
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed
-from kernelbraid.kernels.audit.layout import DTYPES, CallPlaces, Layout, plan_layout
+from kernelbraid.kernels.audit.layout import DTYPES, Layout, plan_layout
 from kernelbraid.kernels.audit.outcome import CheckResult, Correctness
 from kernelbraid.kernels.audit.running import InputMemory, Running
 from kernelbraid.kernels.operators.cases import Agreement, Call, Reference
@@ -243,10 +243,6 @@ class Checker:
         tolerance = self.operator.tolerances[call.entry.dtype]
         for name, exact in self.reference.reference(call.entry, call.dims, call.inputs).items():
             self._expect("accuracy", inaccuracy(found[name], exact, tolerance), f"{where}: {name}")
-
-
-def _copied(runner: Running, places: CallPlaces) -> Mapping[str, Bits]:
-    return {place.tensor.name: runner.outputs.read(place) for place in places.outputs}
 
 
 def _drawn(agreements: Iterator[Agreement], case: Case) -> Iterator[Agreement]:

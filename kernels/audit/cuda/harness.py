@@ -21,7 +21,7 @@ from kernelbraid.kernels.audit import environment as machine
 from kernelbraid.kernels.audit import lock
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.checks import Case, Checker, cases_of
-from kernelbraid.kernels.audit.clock import Pace, drowned
+from kernelbraid.kernels.audit.clock import Pace
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, MakeBuilder, bare
 from kernelbraid.kernels.audit.cuda.ceilings import device_ceilings
 from kernelbraid.kernels.audit.cuda.clock import CONFIRMATION, SCREEN, DeviceSession
@@ -34,11 +34,10 @@ from kernelbraid.kernels.audit.cuda.spares import Spares
 from kernelbraid.kernels.audit.cuda.twins import broken_twin
 from kernelbraid.kernels.audit.cuda.vault import Vault
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed, InfrastructureFailed
-from kernelbraid.kernels.audit.harness import MOST_REFERENCES, Harness, Progress
+from kernelbraid.kernels.audit.harness import Harness, Progress
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.native import native_programs
-from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, Blocks, Candidate, Correctness, Infrastructure
-from kernelbraid.kernels.audit.physics import impossible
+from kernelbraid.kernels.audit.outcome import INCUMBENT, Blocks, Candidate, Correctness, Infrastructure
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
 from kernelbraid.kernels.audit.scratch import scratch_folder
 from kernelbraid.kernels.audit.stages import Repeatable
@@ -286,16 +285,12 @@ class DeviceHarness(Harness):
 
     def _believe(self, session: Repeatable, blocks: Blocks, progress: Progress) -> None:
         """As on the CPU; besides, the candidate's own clock must agree and the device must be idle after it."""
-        progress.tally.passed["timed_outputs"] += session.verify_copies(MOST_REFERENCES)
         assert isinstance(session, DeviceSession), "the sessions of this harness are"
         record = session.record
         if progress.artifact is not None:
             facts = {**progress.artifact.resources, **record.summary()}
             progress.artifact = replace(progress.artifact, resources=facts)
-        if evidence := impossible(self.operator, blocks, CANDIDATE, self._ceilings):
-            raise CandidateFailed(Correctness.FASTER_THAN_POSSIBLE, evidence)
-        if evidence := drowned(blocks):
-            raise InfrastructureFailed(Infrastructure.DEVICE_FAULT, evidence)
+        super()._believe(session, blocks, progress)
         if evidence := record.disputed(float(np.median(blocks.floor_ns))) or record.kept_busy():
             raise CandidateFailed(Correctness.CLOCK_DISPUTED, evidence)
         progress.tally.passed["clock"] += 1
