@@ -24,7 +24,7 @@ from kernelbraid.events.errors import (
     StoreReadOnly,
     StoreTooNew,
 )
-from kernelbraid.kernels.operators.operator import OperatorError, OperatorMissing
+from kernelbraid.kernels.operators.operator import OperatorError, OperatorMissing, TargetMissing
 from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
 
 
@@ -118,6 +118,7 @@ _ENDINGS: tuple[tuple[type[Exception], Ending], ...] = (
     (RuleBroken, Ending(ExitCode.FAILURE)),
     (StoreError, Ending(ExitCode.FAILURE)),
     (OperatorMissing, Ending(ExitCode.NOT_FOUND, "`kernelbraid operators` lists what comes with the package")),
+    (TargetMissing, Ending(ExitCode.USAGE, "name one of them with --target")),
     (OperatorError, Ending(ExitCode.FAILURE, "`kernelbraid operators` lists what comes with the package")),
     (MissingToolchain, Ending(ExitCode.FAILURE, "`kernelbraid doctor` says what is there and what is missing")),
 )

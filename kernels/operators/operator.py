@@ -6,7 +6,8 @@ travels as uint16. A Triton entry is a function of `kernel.py` that takes the sa
 torch tensors on the current device; it launches on the current stream, never waits, and returns None.
 
 The tables of an operator.toml describe the target `cpu`. `[target.NAME]` describes another: what it holds replaces
-the table of that name, what it leaves out is shared.
+the table of that name, what it leaves out is shared. An operator may have the one without the other. What repeats
+itself has a short form (`compact`).
 """
 
 import math
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
+
+from kernelbraid.kernels.operators.compact import written_out
 
 EntryPath = Literal["full", "decode"]
 Dtype = Literal["float32", "bfloat16", "int32", "int64"]
@@ -39,6 +42,10 @@ class OperatorError(Exception):
 
 class OperatorMissing(OperatorError):
     """No operator of that name is packaged, and no folder of that path holds one."""
+
+
+class TargetMissing(OperatorError):
+    """The operator is there, and declares nothing for that target; the message names those that it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +197,8 @@ def read_sources(folder: Path) -> Sources:
 def load_operator(name_or_folder: str, target: str = CPU) -> Operator:
     """An operator by its name in this package, or by the path of a folder that holds an operator.toml.
 
-    Raises OperatorMissing, and OperatorError with what is wrong in the declaration, or with the operator's targets
-    when it lacks this one.
+    Raises OperatorMissing, TargetMissing with the targets that it has, and OperatorError with what is wrong in the
+    declaration.
     """
     folder = _folder(name_or_folder)
     try:
@@ -235,8 +242,8 @@ def _on_target(folder: Path, target: str, declared: dict[str, Any]) -> dict[str,
     declares = [CPU] * ("entry" in declared) + sorted(declared.get("target", {}))
     if target not in declares and declares:
         where = folder / "operator.toml"
-        raise OperatorError(f"{where} declares nothing for {target}; its targets: {', '.join(declares)}")
-    return {**declared, **own}
+        raise TargetMissing(f"{where} declares nothing for {target}; its targets: {', '.join(declares)}")
+    return written_out({**declared, **own})
 
 
 def _operator(folder: Path, target: str, declared: dict[str, Any], text: str) -> Operator:

@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from kernelbraid.kernels.operators.catalogue import load_catalogue
-from kernelbraid.kernels.operators.operator import Operator, load_operator, operator_names
+from kernelbraid.kernels.operators.operator import Operator, load_operator, operator_names, operator_targets
 from kernelbraid.ops.cli.options import Json
 from kernelbraid.ops.terminal import console, emit
 
@@ -16,7 +16,7 @@ def operators(json: Json = False) -> None:
 
     `run` also takes a folder of your own with an operator.toml.
     """
-    rows = [_row(load_operator(name)) for name in operator_names()]
+    rows = [_row(load_operator(name, operator_targets(name)[0])) for name in operator_names()]
     if json:
         emit(rows)
         return

@@ -62,6 +62,7 @@ def test_every_expected_failure_has_an_exit_code(kind: type[Exception]) -> None:
         (errors.LogDamaged, 4),
         (errors.DriverPresent, 5),
         (exits.Unavailable, 2),
+        (exits.TargetMissing, 2),
         (errors.StoreFull, 1),
         (errors.RuleBroken, 1),
     ],

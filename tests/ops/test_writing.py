@@ -10,7 +10,7 @@ import pytest
 
 from kernelbraid.kernels.audit.environment import Environment
 from kernelbraid.kernels.audit.simulated import SimulatedHarness
-from kernelbraid.kernels.operators.operator import Operator
+from kernelbraid.kernels.operators.operator import HERE, Operator
 from kernelbraid.ops.wiring import Wiring
 from tests.ops.conftest import AUDITS, CAMPAIGN, Cli, call
 
@@ -218,6 +218,18 @@ def test_a_name_that_no_campaign_may_have_is_a_usage_error(tmp_path: Path, name:
     assert result.exit_code == 2
     assert "no campaign name" in result.stderr
     assert json.loads(call(tmp_path / "s.db", "list", "--json").stdout) == []
+
+
+def test_a_target_that_an_operator_lacks_is_a_usage_error_with_those_it_has(tmp_path: Path) -> None:
+    declared = (HERE / "rms_norm" / "operator.toml").read_text()
+    start, end = declared.index("[[entry]]"), declared.index("[tolerance.float32]")
+    (tmp_path / "operator.toml").write_text(declared[:start] + declared[end:])
+
+    result = call(tmp_path / "s.db", "run", str(tmp_path))
+
+    assert result.exit_code == 2
+    assert "declares nothing for cpu; its targets: triton" in " ".join(result.stderr.split())
+    assert "--target" in result.stderr
 
 
 def test_a_seed_beyond_what_the_log_holds_is_a_usage_error(tmp_path: Path) -> None:

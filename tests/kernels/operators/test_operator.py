@@ -6,6 +6,7 @@ import pytest
 
 from kernelbraid.kernels.operators.operator import (
     OperatorError,
+    TargetMissing,
     load_operator,
     operator_names,
     operator_targets,
@@ -89,16 +90,25 @@ def declare(folder: Path, text: str) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize("name", operator_names())
-def test_what_ships_loads_and_can_be_timed_and_checked(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "target"), [(name, target) for name in operator_names() for target in operator_targets(name)]
+)
+def test_what_ships_loads_and_can_be_timed_and_checked(name: str, target: str) -> None:
     # given / when
-    operator = load_operator(name)
+    operator = load_operator(name, target)
 
     # then
     assert operator.name == name
-    assert "cpu" in operator.targets()
+    assert target in operator.targets()
+    assert operator.root_sources()
     assert {entry.path for entry in operator.entries} == {"full", "decode"}
     assert {operator.entry(workload.entry).path for workload in operator.workloads} == {"full", "decode"}
+    assert {operator.entry(check.full).dtype for check in operator.checks} <= set(operator.tolerances)
+
+
+@pytest.mark.parametrize("name", [name for name in operator_names() if "cpu" in operator_targets(name)])
+def test_what_ships_for_the_cpu_shows_builds_that_are_no_candidates(name: str) -> None:
+    operator = load_operator(name)
     assert {baseline.name for baseline in operator.baselines} >= {"root, -ffast-math", "eight partial sums"}
     assert all(operator.baseline_sources(baseline) for baseline in operator.baselines)
     assert {operator.entry(check.full).dtype for check in operator.checks} == set(operator.tolerances)
@@ -142,10 +152,106 @@ def test_a_target_that_is_not_declared_is_refused_with_those_that_are(tmp_path: 
     folder = declare(tmp_path, text)
 
     # when / then
-    with pytest.raises(OperatorError, match="declares nothing for cpu; its targets: triton"):
+    with pytest.raises(TargetMissing, match="declares nothing for cpu; its targets: triton"):
         load_operator(folder)
-    with pytest.raises(OperatorError, match="declares nothing for cuda; its targets: triton"):
+    with pytest.raises(TargetMissing, match="declares nothing for cuda; its targets: triton"):
         load_operator(folder, "cuda")
+
+
+SHORT = """\
+name = "double"
+summary = "twice x"
+definition = "y = 2 x"
+
+[contract]
+rounding = "y is rounded once"
+
+[target.triton]
+architectures = ["sm_90"]
+
+[[target.triton.entry]]
+symbols = { full = "double_full", decode = "double_decode" }
+dtype = "float32"
+dims = ["rows", "width"]
+inputs = [{ name = "x", dtype = "float32", shape = ["rows", "width"] }]
+outputs = [{ name = "y", dtype = "float32", shape = ["rows", "width"] }]
+
+[[target.triton.workload]]
+entry = "double_full"
+weight = 1
+limit_ratio = 1.1
+[target.triton.workload.shapes]
+many = { rows = 8, width = 16 }
+more = { rows = 9, width = 16 }
+
+[[target.triton.workload]]
+entry = "double_decode"
+weight = 2
+limit_ratio = 1.2
+shapes = { few = { rows = 1, width = 16 } }
+
+[[target.triton.check]]
+styles = ["normal", "zeros"]
+dims = [{ rows = 3, width = 5 }, { rows = 0, width = 5 }]
+
+[[target.triton.hidden]]
+dims = [{ rows = [1, 9], width = 7 }, { rows = 1, width = [1, 9] }]
+
+[[target.triton.region]]
+name = "body"
+paths = ["full", "decode"]
+
+[tolerance.float32]
+max_ratio = 1e-6
+rms_ratio = 1e-7
+"""
+
+
+def test_a_short_form_says_what_the_long_one_does(tmp_path: Path) -> None:
+    # given / when
+    operator = load_operator(declare(tmp_path, SHORT), "triton")
+
+    # then
+    assert [(entry.symbol, entry.path) for entry in operator.entries] == [
+        ("double_full", "full"),
+        ("double_decode", "decode"),
+    ]
+    assert operator.entries[0].inputs == operator.entries[1].inputs
+    assert [(w.name, w.entry, w.dims["rows"], w.weight) for w in operator.workloads] == [
+        ("many", "double_full", 8, 1),
+        ("more", "double_full", 9, 1),
+        ("few", "double_decode", 1, 2),
+    ]
+    assert [(c.full, c.decode, c.dims["rows"], c.styles) for c in operator.checks] == [
+        ("double_full", "double_decode", 3, ("normal", "zeros")),
+        ("double_full", "double_decode", 0, ("normal", "zeros")),
+    ]
+    assert [dict(hidden.dims) for hidden in operator.hidden] == [
+        {"rows": (1, 9), "width": 7},
+        {"rows": 1, "width": (1, 9)},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "cause"),
+    [
+        ('dtype = "float32"\ndims', 'path = "full"\ndtype = "float32"\ndims', "an entry with symbols names no path"),
+        ("weight = 1\n", 'weight = 1\nname = "many"\n', "a workload with shapes has no name"),
+        ('decode = "double_decode" }', 'prefill = "double_decode" }', "path 'prefill' is none of|lacks 'full'"),
+        ("many = {", "few = {", "two of one name: workload few"),
+    ],
+)
+def test_what_is_wrong_in_a_short_form_is_named(right: str, wrong: str, cause: str, tmp_path: Path) -> None:
+    assert right in SHORT
+    with pytest.raises(OperatorError, match=rf"operator\.toml.*({cause})"):
+        load_operator(declare(tmp_path, SHORT.replace(right, wrong, 1)), "triton")
+
+
+def test_with_more_entries_than_two_a_pair_names_its_own(tmp_path: Path) -> None:
+    again = SHORT[SHORT.index("[[target.triton.entry]]") : SHORT.index("[[target.triton.workload]]")]
+    text = SHORT + "\n" + again.replace("double_", "twice_")
+    with pytest.raises(OperatorError, match="lacks 'full'"):
+        load_operator(declare(tmp_path, text), "triton")
 
 
 def test_a_target_may_not_redefine_what_the_operator_computes(tmp_path: Path) -> None:
