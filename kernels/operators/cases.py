@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelbraid.kernels.operators.operator import Entry, Operator, OperatorError
+from kernelbraid.kernels.operators.operator import STYLES, Entry, Operator, OperatorError
 
 Arrays = Mapping[str, NDArray[Any]]
 """Tensor name to values; bfloat16 as uint16."""
@@ -183,6 +183,69 @@ def row_samples(rows: int, rng: np.random.Generator) -> Iterator[NDArray[np.int6
     """Indices of rows from anywhere in a call, in batches of sizes that are known before."""
     if rows:
         yield from (rng.permutation(rows)[:size] for size in SAMPLED_ROWS)
+
+
+@dataclass(frozen=True, slots=True)
+class RowWise:
+    """What must agree where a call's rows know nothing of one another: any rows, in any batch, alone or together.
+
+    `dim` counts the rows; `inputs` have one item for each, and every output does too.
+    """
+
+    dim: str
+    inputs: tuple[str, ...]
+
+    def agreements(self, full: Call, decode: Entry) -> Iterator[Agreement]:
+        """Every row alone, all rows at once, uneven batches, and the full path from another first row."""
+        rows = full.dims[self.dim]
+        for batch in row_batches(rows):
+            yield from self.alone(full, decode, batch)
+        yield from self.alone(full, full.entry, slice(rows // 2, rows))
+        if rows > 1:
+            yield from self.alone(full, full.entry, slice(1, rows))
+
+    def samples(self, full: Call, decode: Entry, rng: np.random.Generator) -> Iterator[Agreement]:
+        """A few rows from anywhere, in batches of their own."""
+        for rows in row_samples(full.dims[self.dim], rng):
+            yield from self.alone(full, decode, rows)
+
+    def alone(self, full: Call, entry: Entry, batch: slice | NDArray[np.int64]) -> Iterator[Agreement]:
+        """The rows of one batch, called by themselves: one agreement for each output."""
+        taken = {name: full.inputs[name][batch] for name in self.inputs}
+        dims = {**full.dims, self.dim: len(taken[self.inputs[0]])}
+        call = Call(entry, dims, {**full.inputs, **taken})
+        yield from (Agreement(call, tensor.name, (batch,)) for tensor in entry.outputs)
+
+
+_SCALES: Mapping[str, float] = {"scale_3": 3.0, "scale_30": 30.0, "zeros": 0.0}
+
+
+def styled_bfloat16(rng: np.random.Generator, shape: tuple[int, ...], style: str) -> NDArray[np.uint16]:
+    """Standard normal values in one of STYLES as bfloat16 bit patterns; equal rows are equal along the first axis.
+
+    Raises ValueError for an unknown style.
+    """
+    if style not in STYLES:
+        raise ValueError(f"unknown style {style}")
+    drawn = normal_bfloat16(rng, shape)
+    if style == "normal":
+        return drawn
+    values = from_bfloat16(drawn) * np.float32(_SCALES.get(style, 1.0))
+    if style == "equal_rows":
+        values[:] = values[:1]
+    if style == "cancellation":
+        values[..., ::7] *= np.float32(300)
+    return to_bfloat16(values)
+
+
+def rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """float64 rounded to the nearest bfloat16: where a definition rounds in between."""
+    return from_bfloat16(to_bfloat16(values)).astype(np.float64)
+
+
+def exact(bits: NDArray[Any]) -> NDArray[np.float64]:
+    """bfloat16 bit patterns widened exactly to float64."""
+    return from_bfloat16(bits.view(np.uint16)).astype(np.float64)
 
 
 def to_bfloat16(values: NDArray[Any]) -> NDArray[np.uint16]:

@@ -30,9 +30,10 @@ MECHANISMS = [
 ROOT_LIMITS = {
     "attention": {"registers": 255, "shared_bytes": 120_000, "spill_bytes": 1024, "launches": 2},
     "linear": {"registers": 255, "shared_bytes": 50_000, "spill_bytes": 32, "launches": 1},
-    "rms_norm": {"registers": 130, "shared_bytes": 10_000, "spill_bytes": 0, "launches": 1},
 }
 """The most that any kernel of a root may take; the spills are those of mma.sync, with its operands in registers."""
+BY_ROWS_LIMITS = {"registers": 150, "shared_bytes": 10_000, "spill_bytes": 0, "launches": 1}
+"""Those of the operators that read and write each row once, in one launch."""
 SM_90_SPILL_BYTES = 160
 EVERYTHING = Facts(frozenset(), {"full": 0.5, "decode": 0.5, "bfloat16": 1.0}, {}, 0, 0)
 
@@ -105,7 +106,7 @@ def test_a_root_compiles_for_every_declared_shape_within_its_limits(
 
     # then
     assert facts, said
-    assert {key: facts[key] for key, most in ROOT_LIMITS[name].items() if facts[key] > most} == {}
+    assert {key: facts[key] for key, most in ROOT_LIMITS.get(name, BY_ROWS_LIMITS).items() if facts[key] > most} == {}
     assert architecture != "sm_90" or facts["spill_bytes"] <= SM_90_SPILL_BYTES
 
 

@@ -1,0 +1,89 @@
+"""rope for Triton, plain: one program for each token, a few heads at a time."""
+
+import torch
+import triton
+import triton.language as tl
+
+# region row
+HEADS, WARPS = 8, 4
+
+
+@triton.jit
+def rotate(heads, out, token, count, cos, sin, half, HEADS: tl.constexpr, BLOCK: tl.constexpr):
+    """Every head of one token: pairs are half a head apart; both products are rounded before they are added."""
+    i = tl.arange(0, BLOCK)
+    for first in range(0, count, HEADS):
+        head = first + tl.arange(0, HEADS)
+        inside = (head < count)[:, None] & (i < half)[None, :]
+        at = (token.to(tl.int64) * count + head)[:, None] * (2 * half) + i[None, :]
+        left = tl.load(heads + at, mask=inside, other=0.0).to(tl.float32)
+        right = tl.load(heads + at + half, mask=inside, other=0.0).to(tl.float32)
+        tl.store(out + at, (left * cos - right * sin).to(out.dtype.element_ty), mask=inside)
+        tl.store(out + at + half, (right * cos + left * sin).to(out.dtype.element_ty), mask=inside)
+
+
+# endregion row
+
+
+# region full
+@triton.jit
+def full(q, k, positions, cos_sin, q_out, k_out, query_heads, kv_heads, half, HEADS: tl.constexpr, BLOCK: tl.constexpr):
+    """One token's heads of q, then those of k."""
+    token = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    angle = cos_sin + tl.load(positions + token).to(tl.int64) * (2 * half) + i
+    cos = tl.load(angle, mask=i < half, other=0.0)[None, :]
+    sin = tl.load(angle + half, mask=i < half, other=0.0)[None, :]
+    rotate(q, q_out, token, query_heads, cos, sin, half, HEADS, BLOCK)
+    rotate(k, k_out, token, kv_heads, cos, sin, half, HEADS, BLOCK)
+
+
+def rope_full_bf16(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    positions: torch.Tensor,
+    cos_sin: torch.Tensor,
+    q_out: torch.Tensor,
+    k_out: torch.Tensor,
+) -> None:
+    """q and k [tokens, heads, head_dim], turned to positions [tokens] of cos_sin [max_position, head_dim]."""
+    tokens, query_heads, head_dim = q.shape
+    half = head_dim // 2
+    sizes = (query_heads, k.shape[1], half, HEADS, triton.next_power_of_2(half))
+    full[(tokens,)](q, k, positions, cos_sin, q_out, k_out, *sizes, num_warps=WARPS)
+
+
+# endregion full
+
+
+# region decode
+@triton.jit
+def decode(
+    q, k, positions, cos_sin, q_out, k_out, query_heads, kv_heads, half, HEADS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """One token's heads of q, then those of k."""
+    token = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    angle = cos_sin + tl.load(positions + token).to(tl.int64) * (2 * half) + i
+    cos = tl.load(angle, mask=i < half, other=0.0)[None, :]
+    sin = tl.load(angle + half, mask=i < half, other=0.0)[None, :]
+    rotate(q, q_out, token, query_heads, cos, sin, half, HEADS, BLOCK)
+    rotate(k, k_out, token, kv_heads, cos, sin, half, HEADS, BLOCK)
+
+
+def rope_decode_bf16(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    positions: torch.Tensor,
+    cos_sin: torch.Tensor,
+    q_out: torch.Tensor,
+    k_out: torch.Tensor,
+) -> None:
+    """q and k [tokens, heads, head_dim], turned to positions [tokens] of cos_sin [max_position, head_dim]."""
+    tokens, query_heads, head_dim = q.shape
+    half = head_dim // 2
+    sizes = (query_heads, k.shape[1], half, HEADS, triton.next_power_of_2(half))
+    decode[(tokens,)](q, k, positions, cos_sin, q_out, k_out, *sizes, num_warps=WARPS)
+
+
+# endregion decode
