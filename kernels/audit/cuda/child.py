@@ -94,8 +94,11 @@ class Child:
     def serve(self) -> None:
         """Answer requests until the auditor closes its end."""
         while True:
-            kind, size = frames.FRAME.unpack(frames.read_exactly(self.command, frames.FRAME.size))
-            self._answer(Kind(kind), frames.read_exactly(self.command, size))
+            number, size = frames.FRAME.unpack(frames.read_exactly(self.command, frames.FRAME.size))
+            kind = Kind(number)
+            self._answer(kind, frames.read_exactly(self.command, size))
+            if kind is Kind.SWEEP:
+                frames.await_frame(self.command)
 
     def _answer(self, kind: Kind, payload: bytes) -> None:
         stage = Trouble.LOAD if kind is Kind.LOAD else Trouble.CALL

@@ -15,7 +15,7 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources, PTXASError
 
 from kernelbraid.kernels.audit.cuda.child import Run
-from kernelbraid.kernels.audit.cuda.frames import TensorPlace, Trouble
+from kernelbraid.kernels.audit.cuda.frames import ITEM_BYTES, Space, TensorPlace, Trouble
 
 _TYPES = {"float32": "<f4", "bfloat16": "<i2", "int32": "<i4", "int64": "<i8"}
 _LAZY_PEER_ACCESS = 1
@@ -46,6 +46,8 @@ class CudaBackend:
 
     def __init__(self) -> None:
         self._bases: list[int] = []
+        self._sizes: list[int] = []
+        self._wholes: dict[tuple[int, str], Any] = {}
         self._driver: Any = None
         self._reserved = 0
         self._segments: list[tuple[int, int]] = []
@@ -64,15 +66,27 @@ class CudaBackend:
         self._driver = ctypes.CDLL("libcuda.so.1")
         torch.cuda.set_stream(torch.cuda.Stream())  # the default one cannot be captured
         self._bases = [_opened(self._driver, bytes.fromhex(handle)) for handle in shared["handles"]]
+        self._sizes = list(shared["sizes"])
         self._began, self._ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.timed(_nothing)
 
     def tensor(self, place: TensorPlace) -> Any:
-        """A torch tensor over the owner's memory."""
+        """A torch tensor over the owner's memory: a view of all of it, as that is made in a microsecond."""
         if not place.size_bytes:
             return torch.empty(place.shape, dtype=vars(torch)[place.dtype], device="cuda")
-        raw = torch.as_tensor(_Raw(self._bases[place.space] + place.offset, place), device="cuda")
-        return raw.view(torch.bfloat16) if place.dtype == "bfloat16" else raw
+        strides, items = [1], ITEM_BYTES[place.dtype]
+        for size in reversed(place.shape[1:]):
+            strides.insert(0, strides[0] * size)
+        whole = self._whole(place.space, place.dtype)
+        return whole.as_strided(place.shape, strides[: len(place.shape)], place.offset // items)
+
+    def _whole(self, space: Space, dtype: str) -> Any:
+        """One of the owner's buffers as elements of a type."""
+        if (space, dtype) not in self._wholes:
+            count = self._sizes[space] // ITEM_BYTES[dtype]
+            raw = torch.as_tensor(_Raw(self._bases[space], TensorPlace(space, dtype, 0, (count,))), device="cuda")
+            self._wholes[space, dtype] = raw.view(torch.bfloat16) if dtype == "bfloat16" else raw
+        return self._wholes[space, dtype]
 
     def captured(self, run: Run) -> Run:
         """As a CUDA graph. By hand, as torch's context manager collects garbage for every graph."""

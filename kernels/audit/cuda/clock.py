@@ -8,6 +8,7 @@ done shows poison there. Host code of the arms that are not being timed is stopp
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -21,6 +22,7 @@ from kernelbraid.kernels.audit.clock import FLOOR, Copy, GroupSamples, Pace, bla
 from kernelbraid.kernels.audit.comparison import first_difference, inaccuracy
 from kernelbraid.kernels.audit.cuda.device import Conditions
 from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
+from kernelbraid.kernels.audit.cuda.profile import Profile
 from kernelbraid.kernels.audit.cuda.runner import Answered, DeviceRunner
 from kernelbraid.kernels.audit.cuda.samples import Sampler
 from kernelbraid.kernels.audit.cuda.spares import Spares
@@ -138,6 +140,7 @@ class DeviceSession:
     vault: Vault
     inputs: DeviceInputs
     outputs: DeviceOutputs
+    profile: Profile
     pace: Pace | None = None
     copies: list[Copy] = field(default_factory=list)
     record: Record = field(default_factory=Record)
@@ -176,8 +179,10 @@ class DeviceSession:
         with self.spares.take(graphs=False) as runner:
             runner.load(self.artifacts[CANDIDATE], self._symbols)
             for number, copy in enumerate(self.copies):
-                self._repeat(runner, copy, number < most_references)
-                Sampler(self.operator, self.reference, self.inputs, self.rng).compare(runner, copy)
+                with self.profile.phase("repeats of copies"):
+                    self._repeat(runner, copy, number < most_references)
+                with self.profile.phase("samples of copies"):
+                    Sampler(self.operator, self.reference, self.inputs, self.rng).compare(runner, copy)
         return len(self.copies)
 
     def _collected(self, plan: Plan, groups: Sequence[GroupSamples]) -> Blocks:
@@ -199,7 +204,8 @@ class DeviceSession:
         found = []
         for _ in range(count):
             runners = self._runners(plan.arms)
-            found.append(self._time_group(plan, runners))
+            with self.profile.phase("groups"):
+                found.append(self._time_group(plan, runners))
         return found
 
     def _runners(self, arms: Sequence[str]) -> Mapping[str, DeviceRunner]:
@@ -221,35 +227,39 @@ class DeviceSession:
         """Every arm's process and the empty candidate's, captured and stopped, with nothing else left running."""
         artifacts = {**{arm: self.artifacts[arm] for arm in arms}, FLOOR: self.floor}
         try:
-            runners = {arm: stack.enter_context(self.spares.take(graphs=True)) for arm in artifacts}
-            for arm, runner in runners.items():
-                with blaming(arm):
-                    runner.load(artifacts[arm], self._symbols)
-            pacer = INCUMBENT if INCUMBENT in runners else arms[0]
+            with self.profile.phase("take processes"):
+                runners = {arm: stack.enter_context(self.spares.take(graphs=True)) for arm in artifacts}
             if self.pace is None:
-                self.pace = self._measure_pace(pacer, runners[pacer])
-            self._messages = self.vault.messages(self.pace.calls)
-            for message in self._messages:
-                self._capture(message, runners)
-            for runner in runners.values():
-                runner.freeze()
-            self.spares.quiet()
+                self.pace = self._first_pace(runners)
+            with self.profile.phase("messages"):
+                self._messages = self.vault.messages(self.pace.calls)
+                for message in self._messages:
+                    message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
+                self.inputs.device.settle()
+            with self.profile.phase("load and capture"), ThreadPoolExecutor(len(runners)) as pool:
+                # Side by side: it is their host code that takes the time.
+                list(pool.map(lambda arm: self._make_ready(arm, runners[arm], artifacts[arm]), runners))
+            with self.profile.phase("quiet"):
+                self.spares.quiet()
         except BaseException:
             stack.close()
             raise
         return runners
 
-    def _capture(self, message: Message, runners: Mapping[str, DeviceRunner]) -> None:
-        """All arms side by side: it is their host code that takes the time."""
-        message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
-        self.inputs.device.settle()
-        for arm, runner in runners.items():
-            with blaming(arm):
-                runner.prepare(message.layout)
-                runner.begin_capture(message.layout)
-        for arm, runner in runners.items():
-            with blaming(arm):
-                runner.end_capture(message.layout)
+    def _make_ready(self, arm: str, runner: DeviceRunner, artifact: Artifact) -> None:
+        """Load it, capture every message on the inputs that are laid out, and stop it."""
+        with blaming(arm):
+            runner.load(artifact, self._symbols)
+            for message in self._messages:
+                runner.prepare(message.layout, message.packed)
+                runner.capture(message.layout)
+            runner.freeze()
+
+    def _first_pace(self, runners: Mapping[str, DeviceRunner]) -> Pace:
+        pacer = INCUMBENT if INCUMBENT in runners else next(iter(runners))
+        with self.profile.phase("pace"), blaming(pacer):
+            runners[pacer].load(self.artifacts[pacer], self._symbols)
+            return self._measure_pace(pacer, runners[pacer])
 
     def _measure_pace(self, arm: str, runner: DeviceRunner) -> Pace:
         """How many calls of every workload fill a message, by the first arm's own time.
@@ -271,7 +281,7 @@ class DeviceSession:
             message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
             self.inputs.device.settle()
             with blaming(arm):
-                runner.prepare(message.layout)
+                runner.prepare(message.layout, message.packed)
                 runner.capture(message.layout)
                 found = [runner.release(message.layout, _nothing) for _ in range(4)]
             wall_ns, own_ns = (min(answered[side] for answered in found) for side in (0, 1))
@@ -284,7 +294,8 @@ class DeviceSession:
         floors = self.rng.choice(len(self._messages), few, replace=False).tolist()
         for block in range(plan.blocks):
             for index, message in enumerate(self._messages):
-                self._first = message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
+                with self.profile.phase("lay out"):
+                    self._first = message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
                 self._time_unthrottled(plan, runners, samples, block, index)
                 if block == 0 and index in floors:
                     samples.floors_ns.append(self._sample(FLOOR, runners[FLOOR], index))
@@ -301,7 +312,8 @@ class DeviceSession:
         if CANDIDATE not in plan.arms or self._set is None:
             return
         for index in indices:
-            self._copy(self._set.runners[CANDIDATE], index)
+            with self.profile.phase("copies"):
+                self._copy(self._set.runners[CANDIDATE], index)
 
     def _time_unthrottled(
         self, plan: Plan, runners: Mapping[str, DeviceRunner], samples: GroupSamples, block: int, index: int
@@ -357,13 +369,16 @@ class DeviceSession:
     def _set_out(self, arm: str, runner: DeviceRunner, message: Message) -> None:
         device, started_ns = self.inputs.device, time.monotonic_ns()
         runner.thaw()
-        runner.sweep()
+        runner.begin_sweep()
         message.splice(device, self.inputs.buffer, self.rng, self._first)
         self.outputs.poison(message.layout)
         device.flush()
         device.settle()
+        runner.end_sweep()
         before = self.record.sweeps_ns.setdefault(self._last_arm, [])
         before.append(time.monotonic_ns() - started_ns)
+        self.profile.seconds["set out"] += before[-1] * 1e-9
+        self.profile.counts["set out"] += 1
         self._last_arm = arm
 
     def _slices(self, message: Message) -> list[tuple[Place, int, int]]:

@@ -90,7 +90,8 @@ class CudaDevice:
 
     def share(self, buffers: tuple[Buffer, ...]) -> Shared:
         """By IPC handles, in hexadecimal."""
-        return Shared({"handles": [self._handle(buffer) for buffer in buffers]})
+        sizes = [buffer.size_bytes for buffer in buffers]
+        return Shared({"handles": [self._handle(buffer) for buffer in buffers], "sizes": sizes})
 
     def upload(self, buffer: Buffer, offset: int, values: Bytes) -> None:
         """From pageable memory; large uploads are few."""

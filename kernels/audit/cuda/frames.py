@@ -4,9 +4,12 @@ A frame is u32 kind, u32 payload bytes, payload. Nothing here can carry an objec
 """
 
 import os
+import select
 import struct
+import time
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from math import prod
 
 FRAME = struct.Struct("<II")
@@ -15,6 +18,8 @@ _TENSOR = struct.Struct("<BBHIQ")
 _DONE = struct.Struct("<IIQ")
 MOST_TEXT_BYTES = 480
 """A reply is at most 512 bytes."""
+LOOK_OUT_NS = 4_000_000
+"""So long either side looks out for the next frame before it goes to sleep: to wake up takes tens of microseconds."""
 
 
 class Kind(IntEnum):
@@ -90,8 +95,13 @@ def packed_calls(layout: int, calls: tuple[PlacedCall, ...]) -> bytes:
         for tensor in call.tensors:
             dtype = DTYPES.index(tensor.dtype)
             parts.append(_TENSOR.pack(tensor.space, dtype, len(tensor.shape), 0, tensor.offset))
-            parts.append(struct.pack(f"<{len(tensor.shape)}q", *tensor.shape))
+            parts.append(_packed_shape(tensor.shape))
     return b"".join(parts)
+
+
+@lru_cache(maxsize=256)
+def _packed_shape(shape: tuple[int, ...]) -> bytes:
+    return struct.pack(f"<{len(shape)}q", *shape)
 
 
 def unpacked_calls(payload: bytes) -> tuple[int, tuple[PlacedCall, ...]]:
@@ -126,6 +136,15 @@ def advisory_ns(payload: bytes) -> int:
 def packed_trouble(trouble: Trouble, text: str) -> bytes:
     """The payload of ERR: a byte and the end of the text."""
     return bytes([trouble]) + text.encode("utf-8", errors="replace")[-MOST_TEXT_BYTES:]
+
+
+def await_frame(descriptor: int) -> None:
+    """Look out for the next frame, without sleeping, for a while at most."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    until_ns = time.monotonic_ns() + LOOK_OUT_NS
+    while not waiting.poll(0) and time.monotonic_ns() < until_ns:
+        os.sched_yield()
 
 
 def read_exactly(descriptor: int, count: int) -> bytes:

@@ -10,8 +10,8 @@ import platform
 import secrets
 import shutil
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from kernelbraid.kernels.audit.cuda.clock import CONFIRMATION, SCREEN, DeviceSes
 from kernelbraid.kernels.audit.cuda.device import Device
 from kernelbraid.kernels.audit.cuda.launcher import Settings, Zygote
 from kernelbraid.kernels.audit.cuda.memory import GUARD_BYTES, DeviceInputs, DeviceOutputs
+from kernelbraid.kernels.audit.cuda.profile import Profile
 from kernelbraid.kernels.audit.cuda.runner import DeviceRunner, Starter
 from kernelbraid.kernels.audit.cuda.sanitizer import Sanitizer
 from kernelbraid.kernels.audit.cuda.spares import Spares
@@ -37,7 +38,15 @@ from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed, Inf
 from kernelbraid.kernels.audit.harness import Harness, Progress
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.native import native_programs
-from kernelbraid.kernels.audit.outcome import INCUMBENT, Blocks, Candidate, Correctness, Infrastructure
+from kernelbraid.kernels.audit.outcome import (
+    INCUMBENT,
+    AuditOutcome,
+    Blocks,
+    Candidate,
+    Correctness,
+    Infrastructure,
+    TimingOutcome,
+)
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
 from kernelbraid.kernels.audit.scratch import scratch_folder
 from kernelbraid.kernels.audit.stages import Repeatable
@@ -90,6 +99,8 @@ class DeviceHarness(Harness):
         self._facts, self._backend = compiler, backend
         self._sanitizer = sanitizer
         self._paces: dict[str, Pace] = {}
+        self.profile = Profile()
+        """Of the last audit or timing, where one runs at a time."""
         self._vault = Vault(device, operator, self._reference, np.random.default_rng(secrets.randbits(128)))
         self._inputs, self._outputs = self._allocate()
         self._empty = self._floor = bare(self._empty_candidate().sources)
@@ -119,6 +130,25 @@ class DeviceHarness(Harness):
             packages={"driver": facts.driver, **versions},
             physics=self._ceilings,
         )
+
+    def audit(self, candidate: Candidate, root: Candidate, incumbent: Callable[[], Candidate]) -> AuditOutcome:
+        """As on the CPU, with a profile; the processes of the next audit are started as this one ends."""
+        with self._profiled():
+            return super().audit(candidate, root, incumbent)
+
+    def time(self, candidate: Candidate, root: Candidate, incumbent: Callable[[], Candidate]) -> TimingOutcome:
+        """As on the CPU, with a profile."""
+        with self._profiled():
+            return super().time(candidate, root, incumbent)
+
+    @contextmanager
+    def _profiled(self) -> Iterator[None]:
+        self.profile.clear()
+        with self.profile.phase("all"):
+            yield
+        with suppress(AuditFailure), lock.held(self._timing_lock):
+            self._ready()
+            self._spares.prepare(SPARES)
 
     def close(self) -> None:
         """End every process, give the device's memory back and remove the temporary files."""
@@ -170,7 +200,7 @@ class DeviceHarness(Harness):
     def _starter(self) -> Starter:
         assert self._zygote is not None, "a refused sandbox ends an audit before anything starts"
         shared = self.device.share((self._inputs.buffer, self._outputs.buffer))
-        return Starter(self._zygote, self._limits, self._scratch, shared)
+        return Starter(self._zygote, self._limits, self._scratch, shared, self.profile)
 
     def _empty_candidate(self) -> Candidate:
         """Every entry, doing nothing: what is left is the price of a message."""
@@ -207,7 +237,8 @@ class DeviceHarness(Harness):
         with self._building:
             found = self._artifacts.get(candidate.digest)
         if found is None:
-            found = self._candidate_builder.build(candidate, due)
+            with self.profile.phase("build"):
+                found = self._candidate_builder.build(candidate, due)
             with self._building:
                 self._artifacts.setdefault(candidate.digest, found)
         return found
@@ -223,13 +254,15 @@ class DeviceHarness(Harness):
     def _run_checks(self, progress: Progress) -> None:
         assert progress.artifact is not None, "checks follow the build"
         with lock.held(self._timing_lock), ExitStack() as stack:
-            first, second = (stack.enter_context(self._spares.take(graphs)) for graphs in (True, False))
-            for runner in (first, second):
-                runner.load(progress.artifact, self._symbols)
-                progress.tally.passed["identity"] += 1
+            with self.profile.phase("load for checks"):
+                first, second = (stack.enter_context(self._spares.take(graphs)) for graphs in (True, False))
+                for runner in (first, second):
+                    runner.load(progress.artifact, self._symbols)
+                    progress.tally.passed["identity"] += 1
             parts = (self.operator, self._reference, first, second, self._inputs, self._limits.message_bytes)
             try:
-                Checker(*parts, progress.tally).run(progress.due)
+                with self.profile.phase("checks"):
+                    Checker(*parts, progress.tally).run(progress.due)
             finally:
                 progress.printed = first.printed()
 
@@ -259,7 +292,7 @@ class DeviceHarness(Harness):
 
     @contextmanager
     def _session(self, arms: Mapping[str, Artifact]) -> Iterator[Repeatable]:
-        parts = (self._spares, arms, self._empty, self._vault, self._inputs, self._outputs)
+        parts = (self._spares, arms, self._empty, self._vault, self._inputs, self._outputs, self.profile)
         own = DeviceSession(self.operator, self._reference, *parts, self._pace(arms))
         try:
             yield own

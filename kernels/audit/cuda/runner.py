@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -24,6 +24,7 @@ from kernelbraid.kernels.audit.cuda.device import Shared
 from kernelbraid.kernels.audit.cuda.frames import Kind, PlacedCall, Space, TensorPlace, Trouble
 from kernelbraid.kernels.audit.cuda.launcher import Zygote, kill_group
 from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
+from kernelbraid.kernels.audit.cuda.profile import Profile
 from kernelbraid.kernels.audit.cuda.sources import CACHE, SOURCES, unpacked
 from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.layout import Layout, Place
@@ -36,6 +37,7 @@ PRINTED_BYTES = 16 << 20
 """Largest file, what it prints included; a compiler's files are smaller."""
 _REPLY_BYTES = 512
 _END_S = 1.0
+_REQUESTS = {int(kind): kind.name.lower() for kind in Kind}
 _SETTLE_S = 0.0005
 """What a late writer gets after it was let go on and before the outputs are read again."""
 _VERDICTS: Mapping[Trouble, Correctness] = {
@@ -71,6 +73,7 @@ class Starter:
     limits: Limits
     scratch: Path
     shared: Shared
+    profile: Profile = field(default_factory=Profile)
 
 
 class DeviceRunner:
@@ -86,6 +89,7 @@ class DeviceRunner:
         self.inputs, self.outputs = inputs, outputs
         self._entry_index: dict[str, int] = {}
         self._warm: set[int] = set()
+        self._loaded = ""
         self._folder = Path(tempfile.mkdtemp(prefix="run-", dir=starter.scratch))
         for name in (SOURCES, CACHE):
             (self._folder / name).mkdir()
@@ -110,34 +114,25 @@ class DeviceRunner:
         self._open = True
 
     def load(self, artifact: Artifact, symbols: Sequence[str]) -> None:
-        """Lay the candidate out, import its kernel.py and find its entries."""
+        """Lay the candidate out, import its kernel.py and find its entries, unless that is done already."""
+        if self._loaded == artifact.digest:
+            return
         self.started()
         unpacked(artifact, self._folder)
         self._entry_index = {symbol: index for index, symbol in enumerate(symbols)}
         self._expect(Kind.READY, frames.frame(Kind.LOAD, "\0".join(symbols).encode()), self._starter.limits.load_s)
+        self._loaded = artifact.digest
 
-    def prepare(self, layout: Layout) -> None:
-        """Bind a layout's tensors. Runs nothing of the candidate."""
-        calls = tuple(
-            PlacedCall(self._entry_index[call.entry.symbol], tuple(map(_tensor, (*call.inputs, *call.outputs))))
-            for call in layout.calls
-        )
+    def prepare(self, layout: Layout, packed: bytes | None = None) -> None:
+        """Bind a layout's tensors; `packed` is what `packed_layout` made of it. Runs nothing of the candidate."""
         self._warm.discard(layout.index)
-        message = frames.frame(Kind.PREPARE, frames.packed_calls(layout.index, calls))
+        message = frames.frame(Kind.PREPARE, packed or packed_layout(layout, self._entry_index))
         self._expect(Kind.READY, message, self._starter.limits.load_s)
 
     def capture(self, layout: Layout) -> None:
         """Run a call of each kind on the inputs that are there, then record all; every later GO replays."""
-        self.begin_capture(layout)
-        self.end_capture(layout)
-
-    def begin_capture(self, layout: Layout) -> None:
-        """The first half of `capture`, so that several processes can be at it."""
-        self._send(frames.frame(Kind.CAPTURE, struct.pack("<I", layout.index)), self._starter.limits.build_s)
-
-    def end_capture(self, layout: Layout) -> None:
-        """The second half."""
-        self._await(Kind.READY, self._starter.limits.build_s)
+        message = frames.frame(Kind.CAPTURE, struct.pack("<I", layout.index))
+        self._expect(Kind.READY, message, self._starter.limits.build_s)
         self._warm.add(layout.index)
 
     def go(self, layout: Layout, freeze: bool, limit_s: float | None = None) -> Answered:
@@ -177,7 +172,16 @@ class DeviceRunner:
 
     def sweep(self) -> None:
         """Have it overwrite all memory that the candidate can have allocated; its kernels could keep state there."""
-        self._expect(Kind.READY, frames.frame(Kind.SWEEP), self._starter.limits.call_s)
+        self.begin_sweep()
+        self.end_sweep()
+
+    def begin_sweep(self) -> None:
+        """The first half, so that the auditor can prepare its own memory meanwhile."""
+        self._send(frames.frame(Kind.SWEEP), self._starter.limits.call_s)
+
+    def end_sweep(self) -> None:
+        """The second half; it looks out for the next message from here on."""
+        self._await(Kind.READY, self._starter.limits.call_s)
 
     def measured(self) -> Mapping[str, float]:
         """The device's ceilings by trusted code; only in a process that loads no candidate."""
@@ -258,8 +262,9 @@ class DeviceRunner:
 
     def _expect(self, kind: Kind, message: bytes, timeout_s: float) -> bytes:
         """Send a message and wait for a frame of that kind: its payload."""
-        self._send(message, timeout_s)
-        return self._await(kind, timeout_s)
+        with self._starter.profile.phase(f"wait for {_REQUESTS[message[0]]}"):
+            self._send(message, timeout_s)
+            return self._await(kind, timeout_s)
 
     def _send(self, message: bytes, timeout_s: float) -> None:
         self._refuse_leftovers()
@@ -282,7 +287,7 @@ class DeviceRunner:
 
     def _receive(self, timeout_s: float) -> bytes:
         """One reply. Raises CandidateFailed when none comes."""
-        if not _readable(self._reply, timeout_s):
+        if not _soon_readable(self._reply, timeout_s):
             raise CandidateFailed(Correctness.HUNG, f"no answer within {timeout_s:g} s", self.printed())
         answer = os.read(self._reply, _REPLY_BYTES)
         if len(answer) < frames.FRAME.size:
@@ -332,6 +337,18 @@ def _readable(descriptor: int, timeout_s: float) -> bool:
     return bool(waiting.poll(timeout_s * 1000))
 
 
+def _soon_readable(descriptor: int, timeout_s: float) -> bool:
+    """As `_readable`, without going to sleep at once: to wake up takes longer than most answers, and varies."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    until_ns = time.monotonic_ns() + frames.LOOK_OUT_NS
+    while not waiting.poll(0):
+        if time.monotonic_ns() > until_ns:
+            return bool(waiting.poll(timeout_s * 1000))
+        os.sched_yield()
+    return True
+
+
 def _exit_verdict(status: int) -> tuple[Correctness, str]:
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
@@ -344,6 +361,15 @@ def _exit_verdict(status: int) -> tuple[Correctness, str]:
         return Correctness.OUT_OF_MEMORY, "the system killed it, as it does when the machine's memory runs out"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     return Correctness.CRASHED, f"the process was killed by {name}"
+
+
+def packed_layout(layout: Layout, entry_index: Mapping[str, int]) -> bytes:
+    """What PREPARE says of a layout; the same for every process whose entries have these indices."""
+    calls = tuple(
+        PlacedCall(entry_index[call.entry.symbol], tuple(map(_tensor, (*call.inputs, *call.outputs))))
+        for call in layout.calls
+    )
+    return frames.packed_calls(layout.index, calls)
 
 
 def _tensor(place: Place) -> TensorPlace:

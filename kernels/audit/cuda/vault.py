@@ -4,7 +4,7 @@ A few sets are drawn by the operator once; a message's inputs are spliced togeth
 every message, so that neither an address nor a fingerprint of an earlier call says anything about this one.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kernelbraid.kernels.audit.comparison import widened
 from kernelbraid.kernels.audit.cuda.device import Buffer, Device, Rows
+from kernelbraid.kernels.audit.cuda.runner import packed_layout
 from kernelbraid.kernels.audit.layout import Layout, Place, plan_layout
 from kernelbraid.kernels.operators.cases import Reference
 from kernelbraid.kernels.operators.operator import Entry, Operator, Workload
@@ -40,6 +41,8 @@ class Message:
     block_calls: int
     pitch: int
     """Bytes from one call's inputs to the next one's, here and in the block."""
+    packed: bytes
+    """The layout as PREPARE says it."""
     spliced: tuple[Place, ...]
     """Tensors of the first call of which any stretch may come from another set, as all sets are finite everywhere."""
 
@@ -67,6 +70,17 @@ class Message:
                 device.copy_rows(shared, at + call * self.pitch, self.block, source, Rows(calls, length, self.pitch))
 
 
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """One workload's drawn inputs, on the device."""
+
+    source: Buffer
+    where: list[dict[str, int]]
+    """By set: each tensor's offset."""
+    mixed: frozenset[str]
+    """Tensors of which parts may come from another set."""
+
+
 @dataclass
 class Vault:
     """All workloads' sets. Sizes are planned once, so that the shared buffers can be allocated before any process."""
@@ -75,7 +89,7 @@ class Vault:
     operator: Operator
     reference: Reference
     rng: np.random.Generator
-    _sets: dict[str, list[Mapping[str, NDArray[Any]]]] = field(default_factory=dict)
+    _sets: dict[str, "Sets"] = field(default_factory=dict)
     _messages: dict[tuple[str, int], Message] = field(default_factory=dict)
 
     @cached_property
@@ -127,33 +141,31 @@ class Vault:
             self._messages[key] = self._message(workload, layout)
         return self._messages[key]
 
-    def _drawn(self, workload: Workload) -> list[Mapping[str, NDArray[Any]]]:
+    def _drawn(self, workload: Workload) -> "Sets":
+        """The workload's sets, drawn once."""
         if workload.name not in self._sets:
             entry = self.operator.entry(workload.entry)
-            self._sets[workload.name] = [
-                self.reference.make_inputs(entry, workload.dims, self.rng, "normal") for _ in range(DRAWN_SETS)
-            ]
+            values = [self.reference.make_inputs(entry, workload.dims, self.rng, "normal") for _ in range(DRAWN_SETS)]
+            mixed = frozenset(tensor.name for tensor in entry.inputs if _mixes(tensor.name, tensor.dtype, values))
+            self._sets[workload.name] = Sets(*self._uploaded(entry, values), mixed)
         return self._sets[workload.name]
 
     def _message(self, workload: Workload, layout: Layout) -> Message:
-        sets, entry = self._drawn(workload), self.operator.entry(workload.entry)
-        mixed = {tensor.name for tensor in entry.inputs if _mixes(tensor.name, tensor.dtype, sets)}
+        sets = self._drawn(workload)
         one, next_one = self._plan(workload, 2).calls
         pitch = next_one.inputs[0].offset - one.inputs[0].offset
         calls = -(-max(LEAST_BLOCK_CALLS, len(layout.calls)) // DRAWN_SETS) * DRAWN_SETS
-        source, where = self._uploaded(entry, sets)
-        block = self._block(one.inputs, Rows(calls, 0, pitch), mixed, source, where)
-        self.device.settle()
-        self.device.release(source)
-        spliced = tuple(place for place in layout.calls[0].inputs if place.tensor.name in mixed and place.bytes)
-        return Message(workload, layout, block, calls, pitch, spliced)
+        block = self._block(one.inputs, Rows(calls, 0, pitch), sets)
+        spliced = tuple(place for place in layout.calls[0].inputs if place.tensor.name in sets.mixed and place.bytes)
+        packed = packed_layout(layout, {entry.symbol: index for index, entry in enumerate(self.operator.entries)})
+        return Message(workload, layout, block, calls, pitch, packed, spliced)
 
     def _uploaded(
         self, entry: Entry, sets: Sequence[Mapping[str, NDArray[Any]]]
     ) -> tuple[Buffer, list[dict[str, int]]]:
         """The drawn sets in one buffer, and where each one's tensors start."""
         sizes = [np.asarray(values[tensor.name]).nbytes for values in sets for tensor in entry.inputs]
-        source = self.device.allocate(sum(sizes))
+        source = self.device.allocate(max(1, sum(sizes)))
         where, offset = [], 0
         for values in sets:
             where.append(dict[str, int]())
@@ -164,26 +176,20 @@ class Vault:
                 offset += taken.nbytes
         return source, where
 
-    def _block(
-        self,
-        places: Sequence[Place],
-        rows: Rows,
-        mixed: Container[str],
-        source: Buffer,
-        where: Sequence[Mapping[str, int]],
-    ) -> Buffer:
+    def _block(self, places: Sequence[Place], rows: Rows, sets: "Sets") -> Buffer:
         """Inputs for many calls: each is one set, with a stretch of every mixed tensor from another."""
         block = self.device.allocate(max(1, rows.count * rows.pitch))
         self.device.fill(block, 0, block.size_bytes, 0)
         for call in range(rows.count):
-            chosen, other = (where[(call + step) % len(where)] for step in range(2))
+            chosen, other = (sets.where[(call + step) % len(sets.where)] for step in range(2))
             for place in (place for place in places if place.bytes):
                 name, at = place.tensor.name, call * rows.pitch + place.offset
-                self.device.copy(block, at, source, chosen[name], place.bytes)
-                if name in mixed:
+                self.device.copy(block, at, sets.source, chosen[name], place.bytes)
+                if name in sets.mixed:
                     start, length = _stretch(place, *self.rng.random(2).tolist())
                     within = start - place.offset
-                    self.device.copy(block, at + within, source, other[name] + within, length)
+                    self.device.copy(block, at + within, sets.source, other[name] + within, length)
+        self.device.settle()
         return block
 
 

@@ -53,8 +53,9 @@ def test_every_call_is_a_mixture_of_the_drawn_sets(
             message.lay_out(device, shared, rng)
             for call in tensors(message, device, shared):
                 for name, found in call.items():
-                    drawn = np.stack([np.asarray(values[name]) for values in sets])
-                    assert (found[None] == drawn).any(axis=0).all()
+                    offsets = [where[name] for where in sets.where]
+                    drawn = np.stack([device.download(sets.source, at, found.nbytes) for at in offsets])
+                    assert (found[None] == drawn.view(found.dtype).reshape(len(drawn), *found.shape)).any(axis=0).all()
                 seen.add(b"".join(found.tobytes() for found in call.values()))
         assert len(seen) == 4 * len(message.layout.calls)
 
