@@ -33,4 +33,5 @@ def reference(entry: Entry, dims: Mapping[str, int], inputs: Arrays) -> Mapping[
 
 
 def _normalised(heads: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
-    return heads / np.sqrt((heads * heads).mean(axis=-1, keepdims=True) + EPSILON) * weight
+    inverse: NDArray[np.float64] = 1 / np.sqrt((heads * heads).mean(axis=-1, keepdims=True) + EPSILON)
+    return heads * inverse * weight

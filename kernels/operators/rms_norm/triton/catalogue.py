@@ -17,7 +17,7 @@ LOADS = """\
     inside = k < hidden
     values = tl.load(x + row + k, mask=inside, other=0.0).to(tl.float32)
     weights = tl.load(weight + k, mask=inside, other=0.0).to(tl.float32)
-    tl.store(y + row + k, normalised(values, weights, hidden).to(y.dtype.element_ty), mask=inside)
+    tl.store(y + row + k, normalised(values, weights, hidden, epsilon).to(y.dtype.element_ty), mask=inside)
 """
 LOOP = """\
     k = tl.arange(0, BLOCK)
@@ -26,7 +26,7 @@ LOOP = """\
     for at in range(tl.program_id(0), rows, tl.num_programs(0)):
         row = at.to(tl.int64) * hidden
         values = tl.load(x + row + k, mask=inside, other=0.0).to(tl.float32)
-        tl.store(y + row + k, normalised(values, weights, hidden).to(y.dtype.element_ty), mask=inside)
+        tl.store(y + row + k, normalised(values, weights, hidden, epsilon).to(y.dtype.element_ty), mask=inside)
 """
 READ = "tl.load(x + row + k, mask=inside, other=0.0)"
 STREAMED = 'tl.load(x + row + k, mask=inside, other=0.0, eviction_policy="evict_first")'
@@ -40,13 +40,13 @@ def _persistent(path: EntryPath, per_multiprocessor: int, sources: Sources) -> S
     """One launch argument more: how many rows there are, which must not be compiled in."""
     edits = {
         LOADS: LOOP,
-        f'def {path}(x, weight, y, hidden, BLOCK: tl.constexpr):\n    """One row of x."""\n': (
-            f"def {path}(x, weight, y, rows, hidden, BLOCK: tl.constexpr):\n"
+        f'def {path}(x, weight, y, hidden, epsilon, BLOCK: tl.constexpr):\n    """One row of x."""\n': (
+            f"def {path}(x, weight, y, rows, hidden, epsilon, BLOCK: tl.constexpr):\n"
             '    """Every so many rows of x, with the weight read once."""\n'
         ),
         "@triton.jit\n": '@triton.jit(do_not_specialize=["rows"])\n',
-        "[(rows,)](x, weight, y, hidden,": (
-            f"[(min(rows, {per_multiprocessor * MULTIPROCESSORS}),)](x, weight, y, rows, hidden,"
+        "[(rows,)](x, weight, y, hidden, epsilon,": (
+            f"[(min(rows, {per_multiprocessor * MULTIPROCESSORS}),)](x, weight, y, rows, hidden, epsilon,"
         ),
     }
     for old, new in edits.items():

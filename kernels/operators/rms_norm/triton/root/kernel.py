@@ -9,10 +9,10 @@ WARPS = 8
 
 
 @triton.jit
-def normalised(values, weights, hidden):
+def normalised(values, weights, hidden, epsilon):
     """One row, scaled. tl.sum adds in an order that follows from the block's size, its dtype and the warps."""
     mean = tl.div_rn(tl.sum(values * values, axis=0), tl.cast(hidden, tl.float32))
-    return values * tl.div_rn(1.0, tl.sqrt_rn(mean + 1e-6)) * weights
+    return values * tl.div_rn(1.0, tl.sqrt_rn(mean + epsilon)) * weights
 
 
 # endregion row
@@ -20,20 +20,20 @@ def normalised(values, weights, hidden):
 
 # region full
 @triton.jit
-def full(x, weight, y, hidden, BLOCK: tl.constexpr):
+def full(x, weight, y, hidden, epsilon, BLOCK: tl.constexpr):
     """One row of x."""
     row = tl.program_id(0).to(tl.int64) * hidden
     k = tl.arange(0, BLOCK)
     inside = k < hidden
     values = tl.load(x + row + k, mask=inside, other=0.0).to(tl.float32)
     weights = tl.load(weight + k, mask=inside, other=0.0).to(tl.float32)
-    tl.store(y + row + k, normalised(values, weights, hidden).to(y.dtype.element_ty), mask=inside)
+    tl.store(y + row + k, normalised(values, weights, hidden, epsilon).to(y.dtype.element_ty), mask=inside)
 
 
-def rms_norm_full_bf16(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> None:
+def rms_norm_full_bf16(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, epsilon: float = 1e-6) -> None:
     """y [rows, hidden] from x [rows, hidden] and weight [hidden]."""
     rows, hidden = x.shape
-    full[(rows,)](x, weight, y, hidden, BLOCK=triton.next_power_of_2(hidden), num_warps=WARPS)
+    full[(rows,)](x, weight, y, hidden, epsilon, BLOCK=triton.next_power_of_2(hidden), num_warps=WARPS)
 
 
 # endregion full
@@ -41,20 +41,20 @@ def rms_norm_full_bf16(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -
 
 # region decode
 @triton.jit
-def decode(x, weight, y, hidden, BLOCK: tl.constexpr):
+def decode(x, weight, y, hidden, epsilon, BLOCK: tl.constexpr):
     """One row of x."""
     row = tl.program_id(0).to(tl.int64) * hidden
     k = tl.arange(0, BLOCK)
     inside = k < hidden
     values = tl.load(x + row + k, mask=inside, other=0.0).to(tl.float32)
     weights = tl.load(weight + k, mask=inside, other=0.0).to(tl.float32)
-    tl.store(y + row + k, normalised(values, weights, hidden).to(y.dtype.element_ty), mask=inside)
+    tl.store(y + row + k, normalised(values, weights, hidden, epsilon).to(y.dtype.element_ty), mask=inside)
 
 
-def rms_norm_decode_bf16(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> None:
+def rms_norm_decode_bf16(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, epsilon: float = 1e-6) -> None:
     """y [rows, hidden] from x [rows, hidden] and weight [hidden]."""
     rows, hidden = x.shape
-    decode[(rows,)](x, weight, y, hidden, BLOCK=triton.next_power_of_2(hidden), num_warps=WARPS)
+    decode[(rows,)](x, weight, y, hidden, epsilon, BLOCK=triton.next_power_of_2(hidden), num_warps=WARPS)
 
 
 # endregion decode
