@@ -47,6 +47,9 @@ class TritonCompiler:
     calls: tuple[tuple[str, TensorShapes], ...] = ()
     name: str = "triton"
     flags: tuple[str, ...] = FLAGS
+    launchers: Path | None = None
+    """A Triton cache with launch stubs, which a C compiler would take longer to make than the kernels; they follow
+    from kernels' signatures alone."""
 
     def for_calls(self, calls: Iterable[tuple[Entry, Mapping[str, int]]]) -> "TritonCompiler":
         """The same compiler for these entries and dims, each pair once."""
@@ -57,7 +60,13 @@ class TritonCompiler:
         """Compile every kernel that the sources' entries launch for the calls; no flags are taken."""
         if flags:
             raise ValueError(f"Triton takes no flags, and these were given: {', '.join(flags)}")
-        wanted = json.dumps({"architecture": int(self.architecture.removeprefix("sm_")), "calls": self.calls})
+        wanted = json.dumps(
+            {
+                "architecture": int(self.architecture.removeprefix("sm_")),
+                "calls": self.calls,
+                "launchers": str(self.launchers or ""),
+            }
+        )
         return Command((str(self.python), "-I", "-B", str(BUILD), wanted), ARTIFACT)
 
     def environment(self, folder: Path) -> dict[str, str]:
@@ -75,6 +84,7 @@ class TritonCompiler:
     def reads(self) -> tuple[Path, ...]:
         """Python with its packages, and the script that compiles."""
         prefixes = {Path(sys.prefix), Path(sys.base_prefix), BUILD.resolve().parent, self.python.resolve().parent}
+        prefixes |= {self.launchers} if self.launchers else set()
         system = (Path(path) for path in _SYSTEM_READS if Path(path).exists())
         return (*system, *sorted(prefixes))
 

@@ -12,6 +12,7 @@ from statistics import median
 from kernelbraid.events.decider import confirmation_alpha
 from kernelbraid.kernels.audit import statistics
 from kernelbraid.kernels.audit.auditing import Auditing
+from kernelbraid.kernels.audit.cuda.harness import DeviceHarness
 from kernelbraid.kernels.audit.opening import open_harness
 from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, AuditOutcome, Candidate, Performance, TimingOutcome
 from kernelbraid.kernels.operators.catalogue import Mechanism, apply, load_catalogue
@@ -114,7 +115,10 @@ class Bench:
 
     def walk(self) -> Figures:
         """Every mechanism tried once on the best so far, as a greedy search would."""
-        audits = list(self._audits())
+        audits, profiles = [], list[Figures]()
+        for found in self._audits():
+            audits.append(found)
+            profiles += self._profile()
         stages = {
             f"median_{stage}": round(median(getattr(found, stage) for _, found, _ in audits), 3)
             for stage in ("build_s", "check_s", "timing_s")
@@ -125,7 +129,12 @@ class Bench:
             **stages,
             "results": dict(Counter(result for _, _, result in audits)),
             "audit_s": [round(taken, 2) for taken, _, _ in audits],
+            **({"profiles": profiles} if profiles else {}),
         }
+
+    def _profile(self) -> list[Figures]:
+        """Where the last audit's seconds went, by phase: seconds and how often. Only a device's harness tells."""
+        return [dict(self.harness.profile.summary())] if isinstance(self.harness, DeviceHarness) else []
 
     def _audits(self) -> Iterator[tuple[float, AuditOutcome, str]]:
         """Seconds, outcome and result of each audit."""

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from kernelbraid.kernels.audit import environment as machine
-from kernelbraid.kernels.audit import lock
+from kernelbraid.kernels.audit import lock, stages, statistics
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.checks import Case, Checker, cases_of
 from kernelbraid.kernels.audit.clock import Pace
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, MakeBuilder, bare
 from kernelbraid.kernels.audit.cuda.ceilings import device_ceilings
-from kernelbraid.kernels.audit.cuda.clock import CONFIRMATION, SCREEN, DeviceSession
+from kernelbraid.kernels.audit.cuda.clock import BESIDE_ROOT, CONFIRMATION, SCREEN, DeviceSession
 from kernelbraid.kernels.audit.cuda.device import Device
 from kernelbraid.kernels.audit.cuda.launcher import Settings, Zygote
 from kernelbraid.kernels.audit.cuda.memory import GUARD_BYTES, DeviceInputs, DeviceOutputs
@@ -40,6 +40,7 @@ from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.native import native_programs
 from kernelbraid.kernels.audit.outcome import (
     INCUMBENT,
+    ROOT,
     AuditOutcome,
     Blocks,
     Candidate,
@@ -67,8 +68,6 @@ class DeviceHarness(Harness):
     `sanitizer` is compute-sanitizer's path where a candidate that might be promoted is to pass it first.
     Raises MissingToolchain without a C compiler (for the box), DeviceLost when the device cannot be used.
     """
-
-    _screening, _confirming = SCREEN, CONFIRMATION
 
     def __init__(
         self,
@@ -274,6 +273,21 @@ class DeviceHarness(Harness):
         with lock.held(self._timing_lock):
             parts = (self._settings(self._sandbox), self.operator, self._reference)
             progress.tally.passed["sanitizer"] += Sanitizer(self._sanitizer, *parts).check(progress.artifact)
+
+    def _time_stages(self, arms: Mapping[str, Artifact], progress: Progress) -> None:
+        """As on the CPU, with another plan where the root is an arm of its own."""
+        rooted = arms[ROOT].digest == arms[INCUMBENT].digest
+        with self._session(arms) as session:
+            with self.profile.phase("screen"):
+                progress.screen = stages.screen(session, self._weights, SCREEN)
+            self._believe(session, progress.screen, progress)
+            session.copies.clear()
+            if not statistics.screen(progress.screen, self._weights):
+                return
+            with self.profile.phase("confirmation"):
+                wanted = CONFIRMATION if rooted else BESIDE_ROOT
+                progress.confirmation = stages.confirm(session, self._weights, wanted)
+            self._believe(session, progress.confirmation, progress)
 
     def _judged(self, failure: AuditFailure) -> AuditFailure:
         """As on the CPU, with a second look from a new zygote before the device is called faulty."""

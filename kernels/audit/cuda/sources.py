@@ -41,6 +41,17 @@ def _archived(files: Mapping[str, bytes]) -> bytes:
     return archive.getvalue()
 
 
+def write_stubs(artifact: Artifact, folder: Path) -> None:
+    """The artifact's launch stubs, in a folder that is laid out as Triton's cache."""
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(io.BytesIO(artifact.checked_image())) as archive:
+        for name in archive.namelist():
+            if name.startswith(f"{CACHE}/") and name.endswith(".so"):
+                path = folder / Path(name).relative_to(CACHE)
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(archive.read(name))
+
+
 def unpacked(artifact: Artifact, folder: Path) -> None:
     """Fill folder/sources and folder/cache, the latter as Triton's cache.
 

@@ -20,8 +20,8 @@ from kernelbraid.kernels.audit.checks import Case, cases_of
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, DeviceBuilder, MakeBuilder
 from kernelbraid.kernels.audit.cuda.policy import forbidden
 from kernelbraid.kernels.audit.cuda.samples import shapes_of_samples
-from kernelbraid.kernels.audit.cuda.sources import merged
-from kernelbraid.kernels.audit.failure import CandidateFailed
+from kernelbraid.kernels.audit.cuda.sources import merged, write_stubs
+from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.native import Native
 from kernelbraid.kernels.audit.outcome import Candidate
@@ -114,10 +114,24 @@ def triton_builder(operator: Operator, compiler: TritonCompiler) -> MakeBuilder:
     entries = [entry.symbol for entry in operator.entries]
 
     def make(native: Native, sandbox: Sandbox, limits: Limits, scratch: Path) -> DeviceBuilder:
-        build = TritonBuild(operator, compiler, native, sandbox, limits, scratch)
+        build = with_launchers(TritonBuild(operator, compiler, native, sandbox, limits, scratch))
         return DeviceBuilder(lambda sources: _refuse(sources, operator.libraries, entries), build.compile)
 
     return make
+
+
+def with_launchers(build: TritonBuild) -> TritonBuild:
+    """The same, beginning every compilation with the launch stubs that the operator's own root needed.
+
+    Nothing of a candidate's is among them. Where the root does not build, or has no stubs, there are none.
+    """
+    try:
+        built = build.compile(Candidate("root", build.operator.root_sources(build.operator.target)), ())
+    except AuditFailure:
+        return build
+    folder = build.scratch / "launchers"
+    write_stubs(built, folder)
+    return replace(build, compiler=replace(build.compiler, launchers=folder))
 
 
 def _refuse(sources: Mapping[str, str], libraries: Iterable[str], entries: Iterable[str]) -> None:

@@ -2,7 +2,8 @@
 
 Run as `python -I build.py SPECIFICATION` in the folder of the sources; it holds the candidate's host code and is
 therefore never trusted. The host code is called for every shape on tensors without data; its launches compile and
-are recorded, nothing runs. SPECIFICATION is JSON: {"architecture": 90, "calls": [[symbol, [[dtype, shape], ...]]]}.
+are recorded, nothing runs. SPECIFICATION is JSON: {"architecture": 90, "calls": [[symbol, [[dtype, shape], ...]]],
+"launchers": a cache with launch stubs to begin with, or nothing}.
 Leaves ARTIFACT, a zip of the sources and of Triton's cache (metadata and machine code), and RESOURCES.
 """
 
@@ -11,6 +12,7 @@ import importlib
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -154,6 +156,8 @@ def main(specification: str) -> int:
     started = time.perf_counter()
     wanted = json.loads(specification)
     sys.path[:0] = [str(HERE), str(Path.cwd())]
+    if launchers := wanted.get("launchers"):
+        shutil.copytree(launchers, CACHE, dirs_exist_ok=True)
     try:
         recorder = Recorder(wanted["architecture"], io.StringIO())
         launches = compile_calls(recorder, wanted["calls"])
