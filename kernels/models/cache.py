@@ -1,0 +1,71 @@
+"""A static KV cache that a Hugging Face model fills: one contiguous piece for each sequence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass
+class StaticCache:
+    """Keys and values [batch, capacity, kv_heads, head_dim] for each layer, and how many tokens each sequence has.
+
+    `seen` [batch] int32 counts the tokens before the running forward, `lengths` those with it; `decoding` says that
+    every sequence adds as many tokens as the forward is wide. Otherwise it is a prefill from an empty cache, whose
+    rows are padded on the right and may run over what a sequence has: a later token overwrites them.
+    """
+
+    keys: Sequence[torch.Tensor]
+    values: Sequence[torch.Tensor]
+    seen: torch.Tensor
+    lengths: torch.Tensor
+    table: torch.Tensor
+    decoding: bool = False
+    is_compileable: bool = field(default=False, init=False)
+
+    @staticmethod
+    def of(model: torch.nn.Module, batch: int, capacity: int) -> "StaticCache":
+        """An empty cache for a causal model, on its device and in its dtype."""
+        config, weight = model.config, next(model.parameters())
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        shape = (batch, capacity, config.num_key_value_heads, head_dim)
+
+        def layers() -> list[torch.Tensor]:
+            return [torch.zeros(shape, dtype=weight.dtype, device=weight.device) for _ in range(layer_count)]
+
+        layer_count = config.num_hidden_layers
+        counts = torch.zeros((2, batch), dtype=torch.int32, device=weight.device)
+        table = torch.arange(batch, dtype=torch.int32, device=weight.device)[:, None]
+        return StaticCache(layers(), layers(), counts[0], counts[1], table)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens a sequence may have."""
+        return int(self.keys[0].shape[1])
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: object, **__: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store rows [batch, kv_heads, tokens, head_dim] of a layer and give them back; attention reads the cache."""
+        keys, values = self.keys[layer_idx], self.values[layer_idx]
+        tokens = key_states.shape[2]
+        if not self.decoding:
+            keys[:, :tokens], values[:, :tokens] = key_states.transpose(1, 2), value_states.transpose(1, 2)
+            return key_states, value_states
+        row = torch.arange(keys.shape[0], device=keys.device)[:, None]
+        place = self.seen[:, None] + torch.arange(tokens, device=keys.device)
+        keys.index_put_((row, place), key_states.transpose(1, 2))
+        values.index_put_((row, place), value_states.transpose(1, 2))
+        return key_states, value_states
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Refuse: sequences differ in length, so positions are always given."""
+        raise ValueError(f"layer {layer_idx} holds sequences of different lengths: give the model position_ids")
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        """What transformers asks for before it builds a mask; no mask is built here."""
+        return 0
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """What transformers asks for before it builds a mask; no mask is built here."""
+        return query_length, 0

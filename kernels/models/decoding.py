@@ -1,0 +1,95 @@
+"""Prefill and token-wise decode of a unified model over a static KV cache."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from kernelbraid.kernels.models.cache import StaticCache
+from kernelbraid.kernels.models.refusal import Refusal
+
+
+@dataclass
+class Decoder:
+    """One batch of sequences of one model: `prefill` once, then `step` by step; after `capture`, steps replay a graph.
+
+    Logits of a step live until the next one. Sequences may differ in length; none may outgrow `capacity`.
+    """
+
+    model: torch.nn.Module
+    batch: int
+    capacity: int
+    cache: StaticCache = field(init=False)
+    _tokens: torch.Tensor = field(init=False)
+    _logits: torch.Tensor | None = field(default=None, init=False)
+    _graph: "torch.cuda.CUDAGraph | None" = field(default=None, init=False)
+    _longest: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.cache = StaticCache.of(self.model, self.batch, self.capacity)
+        self._tokens = torch.zeros((self.batch, 1), dtype=torch.int64, device=self.cache.seen.device)
+
+    def prefill(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Logits [batch, width, vocab] for prompts ids [batch, width], padded on the right to `width`.
+
+        lengths [batch] counts each prompt's tokens, from 0. Rows of padding mean nothing. Starts the batch anew.
+        """
+        width = self._require_room(ids)
+        self.cache.decoding = False
+        self.cache.seen.zero_()
+        self.cache.lengths.copy_(lengths)
+        self._longest = int(lengths.max())
+        position = torch.arange(width, device=ids.device).expand(self.batch, -1)
+        logits = self._forward(ids, position)
+        self.cache.seen.copy_(self.cache.lengths)
+        return logits
+
+    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits [batch, vocab] after one more token of every sequence, tokens [batch]."""
+        if self._longest >= self.capacity:
+            raise Refusal(f"a sequence has {self._longest} tokens already, as many as the cache holds")
+        self._longest += 1
+        self._tokens.copy_(tokens[:, None])
+        if self._graph is None:
+            return self._advance()
+        self._graph.replay()
+        assert self._logits is not None
+        return self._logits
+
+    def capture(self) -> None:
+        """Record one step as a CUDA graph, which later steps replay. Forgets the sequences: prefill afterwards."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self.cache.seen.zero_()
+                self._advance()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._logits = self._advance()
+        self._graph, self._longest = graph, self.capacity
+
+    def _advance(self) -> torch.Tensor:
+        cache = self.cache
+        cache.decoding = True
+        torch.add(cache.seen, 1, out=cache.lengths)
+        logits = self._forward(self._tokens, cache.seen[:, None].long())
+        cache.seen.copy_(cache.lengths)
+        return logits[:, 0]
+
+    def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            result = self.model(
+                input_ids=ids,
+                position_ids=positions,
+                past_key_values=self.cache,
+                use_cache=True,
+                static_cache=self.cache,
+            )
+        return result.logits
+
+    def _require_room(self, ids: torch.Tensor) -> int:
+        batch, width = ids.shape
+        if batch != self.batch or width > self.capacity:
+            raise Refusal(f"the cache holds {self.batch} sequences of {self.capacity} tokens, not {batch} of {width}")
+        return int(width)

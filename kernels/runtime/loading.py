@@ -1,0 +1,122 @@
+"""Which implementation of an operator runs here, and which did run."""
+
+import hashlib
+import importlib.util
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from kernelbraid.kernels.operators.operator import HERE, OperatorError, read_sources
+
+Kind = Literal["best", "root"]
+TARGET = "triton"
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """A loaded kernel.py. `digest` is over the names and texts of its sources."""
+
+    operator: str
+    kind: Kind
+    digest: str
+    module: ModuleType
+    target: str = TARGET
+
+    def entry(self, symbol: str) -> Callable[..., None]:
+        """The function of that name, which takes inputs, then outputs. Raises OperatorError where there is none."""
+        found = vars(self.module).get(symbol)
+        if not callable(found):
+            raise OperatorError(f"{self.module.__file__} has no function {symbol}: add it, or use another operator")
+
+        def call(*tensors: Any) -> None:
+            with _compiled_as_audited():
+                found(*tensors)
+            _calls[self, symbol] += 1
+
+        return call
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How often one entry of one implementation was launched. A replayed CUDA graph counts once, at its capture."""
+
+    operator: str
+    symbol: str
+    target: str
+    kind: Kind
+    digest: str
+    calls: int
+
+
+_calls: Counter[tuple[Implementation, str]] = Counter()
+
+
+def ran() -> tuple[Ran, ...]:
+    """What was launched since the start or the last `reset_ran()`, by operator and symbol."""
+    counted = (Ran(i.operator, symbol, i.target, i.kind, i.digest, n) for (i, symbol), n in _calls.items())
+    return tuple(sorted(counted, key=lambda each: (each.operator, each.symbol, each.kind)))
+
+
+def reset_ran() -> None:
+    """Count from zero again."""
+    _calls.clear()
+
+
+@cache
+def implementation(operator: str) -> Implementation:
+    """The best implementation packaged for the GPU, else the root. Raises OperatorError when there is neither."""
+    folder, kind = _folder(operator)
+    return Implementation(operator, kind, digest(read_sources(folder)), _module(operator, folder / "kernel.py"))
+
+
+@cache
+def entry(operator: str, symbol: str) -> Callable[..., None]:
+    """A function of the operator's implementation here."""
+    return implementation(operator).entry(symbol)
+
+
+def digest(sources: Mapping[str, str]) -> str:
+    """SHA-256 over the names and texts."""
+    return hashlib.sha256(json.dumps(dict(sources), sort_keys=True).encode()).hexdigest()
+
+
+def _folder(operator: str) -> tuple[Path, Kind]:
+    kinds: tuple[Kind, ...] = ("best", "root")
+    for kind in kinds:
+        folder = HERE / operator / TARGET / kind
+        if (folder / "kernel.py").is_file():
+            return folder, kind
+    raise OperatorError(f"operator {operator} has no implementation for {TARGET} in {HERE / operator / TARGET}")
+
+
+def _module(operator: str, path: Path) -> ModuleType:
+    if importlib.util.find_spec("triton") is None:
+        raise OperatorError(f"{operator} needs triton, which is not installed: pip install 'kernelbraid[gpu]'")
+    spec = importlib.util.spec_from_file_location(f"kernelbraid_{operator}_{path.parent.name}", path)
+    if spec is None or spec.loader is None:
+        raise OperatorError(f"{path} cannot be imported as Python")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _compiled_as_audited() -> Iterator[None]:
+    """Contraction off while a kernel may be compiled, as in the audit; other Triton code keeps its setting."""
+    from triton import knobs
+
+    before = knobs.language.default_fp_fusion
+    if not before:
+        yield
+        return
+    knobs.language.default_fp_fusion = False
+    try:
+        yield
+    finally:
+        knobs.language.default_fp_fusion = before

@@ -1,0 +1,147 @@
+"""Module surgery and attention's cases on small models, with stand-ins for the operators. Bits need a GPU."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+from kernelbraid.kernels import unify  # noqa: E402
+from kernelbraid.kernels.models.agreement import logits_agree  # noqa: E402
+from kernelbraid.kernels.models.decoding import Decoder  # noqa: E402
+from kernelbraid.kernels.models.refusal import Refusal  # noqa: E402
+from kernelbraid.kernels.runtime import ran  # noqa: E402
+
+TYPES = ("qwen2", "qwen3", "qwen3_moe", "llama")
+NEAR = 0.02
+"""Logits of these models are below 1; bfloat16 has eight bits."""
+pytestmark = pytest.mark.usefixtures("standing_in", "starved")
+
+Small = Callable[[str], Any]
+
+
+def logits(model: Any, ids: Any, **more: Any) -> Any:
+    with torch.no_grad():
+        return model(input_ids=ids, **more).logits.float()
+
+
+@pytest.fixture
+def ids() -> Any:
+    return torch.randint(0, 64, (3, 20), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_the_library_composition_computes_what_the_stock_model_does(model_type: str, small: Small, ids: Any) -> None:
+    # given
+    model = small(model_type)
+    stock = logits(model, ids)
+
+    # when
+    ours = logits(unify(model, "library", attention="triton"), ids)
+
+    # then
+    assert (ours - stock).abs().max() < NEAR
+    assert [each.symbol for each in ran()] == ["attention_full_bf16"]
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_ragged_decode_follows_the_full_forward(model_type: str, small: Small, ids: Any) -> None:
+    # given
+    model = unify(small(model_type), "library", attention="triton")
+
+    # when prompts of 7, 0 and 1 tokens are prefilled
+    agreement = logits_agree(model, ids, lengths=[20, 13, 1], prompts=[7, 0, 1])
+
+    # then
+    assert agreement.rows == 34
+    assert agreement.largest_difference < NEAR
+    assert "attention_decode_bf16" in [each.symbol for each in ran()]
+
+
+def test_padding_on_the_left_changes_nothing(small: Small, ids: Any) -> None:
+    # given
+    model = unify(small("qwen3"), "library", attention="triton")
+    mask = torch.ones_like(ids)
+    mask[0, :5] = 0
+
+    # when
+    padded = logits(model, ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
+
+    # then
+    assert (padded[0, 5:] - logits(model, ids[:1, 5:])[0]).abs().max() < NEAR
+
+
+def test_packed_sequences_do_not_see_each_other(small: Small, ids: Any) -> None:
+    # given
+    model = unify(small("qwen3"), "library", attention="triton")
+    packed, position = ids[:2].reshape(1, -1), torch.arange(20).repeat(2)[None]
+    starts = torch.tensor([0, 20, 40], dtype=torch.int32)
+
+    # when
+    both = logits(
+        *(model, packed), position_ids=position, cu_seq_lens_q=starts, cu_seq_lens_k=starts, max_length_q=20,
+        max_length_k=20, use_cache=False,
+    )  # fmt: skip
+
+    # then
+    assert (both.view(2, 20, -1) - logits(model, ids[:2])).abs().max() < NEAR
+
+
+def test_sequences_packed_by_position_alone_are_refused(small: Small, ids: Any) -> None:
+    # given
+    model = unify(small("qwen3"), "library", attention="triton")
+
+    # when / then
+    with pytest.raises(Refusal, match="cu_seq_lens_q"):
+        logits(model, ids.reshape(1, -1), position_ids=torch.arange(20).repeat(3)[None], use_cache=False)
+
+
+def test_generating_with_transformers_own_cache_works(small: Small, ids: Any) -> None:
+    # given
+    model = small("qwen3")
+    stock = model.generate(ids[:1], max_new_tokens=4, do_sample=False)
+
+    # when
+    ours = unify(model, "library", attention="triton").generate(ids[:1], max_new_tokens=4, do_sample=False)
+
+    # then
+    assert ours.tolist() == stock.tolist()
+
+
+def test_a_static_cache_of_transformers_is_refused(small: Small, ids: Any) -> None:
+    # given
+    model = unify(small("qwen3"), "library", attention="triton")
+
+    # when / then
+    with pytest.raises(Refusal, match="Decoder"):
+        model.generate(ids[:1], max_new_tokens=4, do_sample=False, cache_implementation="static")
+
+
+def test_the_cache_refuses_what_does_not_fit(small: Small, ids: Any) -> None:
+    # given
+    decoder = Decoder(unify(small("qwen3"), "library", attention="triton"), batch=3, capacity=20)
+    decoder.prefill(ids, torch.tensor([20, 4, 1]))
+
+    # when / then
+    with pytest.raises(Refusal, match="20 tokens already"):
+        decoder.step(ids[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda model: model.float(), "bfloat16"),
+        (lambda model: setattr(model.config, "model_type", "gpt2"), "gpt2 is not supported"),
+        (lambda model: setattr(model.config, "layer_types", ["sliding_attention"]), "use_sliding_window"),
+    ],
+)
+def test_what_cannot_keep_its_bits_is_refused(change: Callable[[Any], object], said: str, small: Small) -> None:
+    # given
+    model = small("qwen3")
+    change(model)
+
+    # when / then
+    with pytest.raises(Refusal, match=said):
+        unify(model, "library", attention="triton")
