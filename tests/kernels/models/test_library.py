@@ -7,7 +7,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from kernelbraid.kernels.models.library import STARVED, require_starved  # noqa: E402
 from kernelbraid.kernels.models.refusal import Refusal  # noqa: E402
 
-
 pytestmark = pytest.mark.usefixtures("starved")
 
 
