@@ -171,6 +171,11 @@ class Operator:
         """The root implementation's files, on this target unless another is named."""
         return read_sources(self.folder / (target or self.target) / "root")
 
+    def best_sources(self) -> Sources:
+        """The fastest implementation that ships for this target: its folder `best`, else the root's files."""
+        best = self.folder / self.target / "best"
+        return read_sources(best) if best.is_dir() else self.root_sources()
+
     def baseline_sources(self, baseline: Baseline, target: str | None = None) -> Sources:
         """A baseline's files: its own folder's, or the root's under other flags."""
         return read_sources(self.folder / (target or self.target) / (baseline.folder or "root"))

@@ -1,9 +1,13 @@
 """Run Triton implementations on the GPU here: bitwise agreement over random shapes, accuracy, and times.
 
-    python tests/kernels/operators/on_device.py [OPERATOR ...] [--shapes 200] [--variants 20] [--out DIR]
+    python tests/kernels/operators/on_device.py [OPERATOR ...] [--shapes 200] [--variants 20] [--only agreement|times]
+        [--compile] [--out DIR]
 
-Variants are the root after mechanisms of the catalogue, as VARIANTS lists them. One line for each; everything as JSON
-under DIR. Needs torch and triton, and is itself a test's machinery: test_on_device.py.
+Variants are `best`, where an operator has one, and the root after mechanisms of the catalogue, as VARIANTS lists them.
+Times are those of CUDA-graph replays over several sets of tensors, more than the cache holds where they are large;
+beside them stand PyTorch's for the same formula, eager and compiled, and the share of the bandwidth that a large copy
+had in the same run. One line for each; everything as JSON under DIR. Needs torch and triton, and is itself a test's
+machinery: test_on_device.py.
 """
 
 import argparse
@@ -14,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,12 +29,21 @@ import torch
 import torch.nn.attention
 
 from kernelbraid.kernels.audit.comparison import inaccuracy
-from kernelbraid.kernels.operators.cases import Arrays, Call, load_reference
+from kernelbraid.kernels.operators.cases import Call, load_reference
 from kernelbraid.kernels.operators.catalogue import apply, load_catalogue
-from kernelbraid.kernels.operators.operator import Hidden, Operator, Sources, load_operator
+from kernelbraid.kernels.operators.operator import (
+    Entry,
+    Hidden,
+    Operator,
+    Sources,
+    Workload,
+    load_operator,
+    operator_names,
+    operator_targets,
+)
+from kernelbraid.kernels.operators.peers import PEERS
 from kernelbraid.kernels.toolchains.triton import FLAGS
 
-OPERATORS = ("rms_norm", "linear", "attention")
 VARIANTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "rms_norm": (
         ("warps_4",),
@@ -70,8 +83,12 @@ TORCH_DTYPES = {
     "int64": torch.int64,
 }
 DEVICE = "cuda"
-REPLAYS, LAUNCHES = 21, 10
+REPLAYS, LAUNCHES = 15, 10
 ACCURATE_ELEMENTS = 1 << 22
+COLD_BYTES, MOST_SETS = 300 << 20, 16
+"""Sets of tensors are made until they hold so much, several times the cache; small ones stay warm, as in a model."""
+COPY_BYTES = 1 << 30
+POISON = {"float32": float("nan"), "bfloat16": float("nan"), "int32": -(1 << 30), "int64": -(1 << 30)}
 
 
 @dataclass(frozen=True)
@@ -89,10 +106,10 @@ class Implementation:
         return dict(zip(names, arguments[len(call.entry.inputs) :], strict=True))
 
     def arguments(self, call: Call) -> list[torch.Tensor]:
-        """Inputs on the device, and outputs full of NaN."""
+        """Inputs on the device, and outputs full of what no entry writes."""
         inputs = [_on_device(np.asarray(call.inputs[tensor.name])) for tensor in call.entry.inputs]
         outputs = [
-            torch.full(tensor.resolve(call.dims), float("nan"), dtype=TORCH_DTYPES[tensor.dtype], device=DEVICE)
+            torch.full(tensor.resolve(call.dims), POISON[tensor.dtype], dtype=TORCH_DTYPES[tensor.dtype], device=DEVICE)
             for tensor in call.entry.outputs
         ]
         return [*inputs, *outputs]
@@ -177,7 +194,9 @@ def _inaccuracies(operator: Operator, call: Call, outputs: Mapping[str, torch.Te
         return
     exact = load_reference(operator).reference(call.entry, call.dims, call.inputs)
     for name, values in exact.items():
-        if values.size and (problem := inaccuracy(_as_numpy(outputs[name]), values, operator.tolerances["bfloat16"])):
+        if values.size and (
+            problem := inaccuracy(_as_numpy(outputs[name]), values, operator.tolerances[call.entry.dtype])
+        ):
             yield f"{where}: {name}: {problem}"
 
 
@@ -187,14 +206,17 @@ def _as_numpy(values: torch.Tensor) -> Any:
     return values.cpu().numpy()
 
 
-def median_s(launch: Callable[[], object]) -> float:
-    """Median seconds of one launch, by replays of a CUDA graph of several."""
-    launch()
+def median_s(launches: Sequence[Callable[[], object]]) -> float:
+    """Median seconds of one launch, by replays of a CUDA graph of all of them, several times over."""
+    for launch in launches[:2]:
+        launch()
     torch.cuda.synchronize()
+    rounds = max(1, LAUNCHES // len(launches))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(LAUNCHES):
-            launch()
+        for _ in range(rounds):
+            for launch in launches:
+                launch()
     samples = []
     for _ in range(REPLAYS):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -202,39 +224,130 @@ def median_s(launch: Callable[[], object]) -> float:
         graph.replay()
         end.record()
         torch.cuda.synchronize()
-        samples.append(begin.elapsed_time(end) / 1e3 / LAUNCHES)
+        samples.append(begin.elapsed_time(end) / 1e3 / rounds / len(launches))
     return statistics.median(samples)
 
 
-def latencies_s(implementation: Implementation, inputs: Mapping[str, Arrays]) -> dict[str, float]:
-    """Seconds by workload, in a CUDA graph, inputs warm in the cache where they fit."""
-    operator, found = implementation.operator, dict[str, float]()
+Arguments = list[torch.Tensor]
+
+
+def in_sets(arguments: Arguments) -> list[Arguments]:
+    """The same arguments, and copies of them until they hold COLD_BYTES together."""
+    size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in arguments)
+    count = min(MOST_SETS, 1 + COLD_BYTES // max(1, size_bytes))
+    return [arguments, *([tensor.clone() for tensor in arguments] for _ in range(count - 1))]
+
+
+def moved_bytes(name: str, entry: Entry, arguments: Arguments) -> int:
+    """What one call must read and write at least; of an embedding's table, the rows that it takes."""
+    sizes = [tensor.numel() * tensor.element_size() for tensor in arguments]
+    if name == "embedding":
+        sizes[1] = sizes[2]
+    return sum(sizes)
+
+
+def copied_bytes_per_s() -> float:
+    """Bytes read and written a second by a copy far larger than the cache."""
+    one, other = (torch.empty(COPY_BYTES, dtype=torch.uint8, device=DEVICE) for _ in range(2))
+    return 2 * COPY_BYTES / median_s([lambda: one.copy_(other)])
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A workload's tensors on the device, several sets of them."""
+
+    workload: Workload
+    entry: Entry
+    sets: list[Arguments]
+    moved_bytes: int
+
+    def of(self, implementation: Implementation) -> float:
+        """Seconds of one call."""
+        function = vars(implementation.module)[self.entry.symbol]
+        return median_s([partial(function, *arguments) for arguments in self.sets])
+
+    def of_peer(self, operator: Operator, compiled: bool) -> float | None:
+        """Seconds of PyTorch's formula; None where there is none."""
+        names = [tensor.name for tensor in (*self.entry.inputs, *self.entry.outputs)]
+        named = [dict(zip(names, arguments, strict=True)) for arguments in self.sets]
+        if operator.name not in PEERS:
+            launch = _library(operator.name, named[0], dict(self.workload.dims))
+            return None if launch is None or compiled else median_s([launch])
+        peer = PEERS[operator.name]
+        function = torch.compile(peer.function, dynamic=False) if compiled else peer.function
+        return median_s([partial(function, *peer.arguments(tensors)) for tensors in named])
+
+    def error_to_peer(self, name: str, implementation: Implementation) -> float | None:
+        """Largest difference to PyTorch's formula over the largest value of its row; None where there is none."""
+        if name not in PEERS:
+            return None
+        arguments = [tensor.clone() for tensor in self.sets[0]]
+        inputs = len(self.entry.inputs)
+        named = {t.name: a for t, a in zip((*self.entry.inputs, *self.entry.outputs), arguments, strict=True)}
+        theirs = PEERS[name].function(*PEERS[name].arguments(named))
+        vars(implementation.module)[self.entry.symbol](*self.sets[0])
+        pairs = zip(self.sets[0][inputs:], theirs if isinstance(theirs, tuple) else (theirs,), strict=True)
+        return max(_row_error(ours, their) for ours, their in pairs)
+
+    def of_copy(self) -> float:
+        """Seconds of a copy that moves as many bytes."""
+        size = self.moved_bytes // 2
+        pairs = [torch.empty(2, size, dtype=torch.uint8, device=DEVICE) for _ in self.sets]
+        return median_s([partial(pair[0].copy_, pair[1]) for pair in pairs])
+
+
+def _row_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    error = (ours.float() - theirs.float()).abs().amax(-1)
+    return float((error / theirs.float().abs().amax(-1).clamp(min=1e-30)).max())
+
+
+def timed_workloads(operator: Operator) -> Iterator[Timed]:
+    """Each workload with tensors of its own, one after another: all of them together may not fit."""
+    reference, rng = load_reference(operator), np.random.default_rng(1)
+    nobody = Implementation(operator, None)
     for workload in operator.workloads:
         entry = operator.entry(workload.entry)
-        arguments = implementation.arguments(Call(entry, workload.dims, inputs[workload.name]))
-        found[workload.name] = median_s(partial(vars(implementation.module)[entry.symbol], *arguments))
+        inputs = reference.make_inputs(entry, workload.dims, rng, "normal")
+        arguments = nobody.arguments(Call(entry, workload.dims, inputs))
+        yield Timed(workload, entry, in_sets(arguments), moved_bytes(operator.name, entry, arguments))
+
+
+def times_us(
+    operator: Operator, implementations: Mapping[str, Implementation], compiled: bool, bytes_per_s: float
+) -> dict[str, dict[str, float]]:
+    """Microseconds by workload and arm; `NAME of copy` is the share of a large copy's bandwidth."""
+    found = {}
+    for timed in timed_workloads(operator):
+        arms: dict[str, Callable[[], float | None]] = {
+            name: partial(timed.of, implementation) for name, implementation in implementations.items()
+        }
+        arms |= {"copy": timed.of_copy, "eager": partial(timed.of_peer, operator, False)}
+        arms |= {"compiled": partial(timed.of_peer, operator, True)} if compiled else {}
+        row: dict[str, float] = {}
+        for name, measure in arms.items():
+            try:
+                taken_s = measure()
+            except Exception as error:  # noqa: BLE001 one arm that does not run must not hide the others
+                print(f"{operator.name} {timed.workload.name} {name}: {_first_line(error)}", flush=True)
+                continue
+            if taken_s is not None:
+                row |= {name: round(taken_s * 1e6, 2)}
+                row |= {f"{name} of copy": round(timed.moved_bytes / taken_s / bytes_per_s, 3)}
+        if (error := timed.error_to_peer(operator.name, next(iter(implementations.values())))) is not None:
+            row["error to eager"] = round(error, 5)
+        found[timed.workload.name] = row
+        print(f"{operator.name} {timed.workload.name}", *(f"{key} {value}" for key, value in row.items()), sep="  ")
     return found
 
 
-def library_s(operator: Operator, inputs: Mapping[str, Arrays]) -> dict[str, float]:
-    """torch's own for the same shapes; attention over packed or whole-page keys alone."""
-    found: dict[str, float] = {}
-    for workload in operator.workloads:
-        tensors = {name: _on_device(np.asarray(values)) for name, values in inputs[workload.name].items()}
-        launch = _library(operator.name, tensors, dict(workload.dims))
-        try:
-            found |= {workload.name: median_s(launch)} if launch is not None else {}
-        except RuntimeError as error:
-            print(f"{operator.name} {workload.name}: the library refuses: {str(error).splitlines()[0]}", flush=True)
-    return found
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 def _library(name: str, tensors: Mapping[str, torch.Tensor], dims: Mapping[str, int]) -> Callable[[], object] | None:
-    if name == "rms_norm":
-        return lambda: torch.nn.functional.rms_norm(tensors["x"], (dims["hidden"],), tensors["weight"], 1e-6)
     if name == "linear":
         return lambda: torch.nn.functional.linear(tensors["x"], tensors["w"])
-    if dims["ragged"] or dims.get("slots", 1) != 1:
+    if name != "attention" or dims["ragged"] or dims.get("slots", 1) != 1:
         return None
     batch, heads = dims["batch"], (dims["kv_heads"], dims["head_dim"])
     q = tensors["q"].view(batch, -1, dims["query_heads"], dims["head_dim"]).transpose(1, 2)
@@ -249,56 +362,62 @@ def _library(name: str, tensors: Mapping[str, torch.Tensor], dims: Mapping[str, 
     return launch
 
 
-def measured(name: str, shapes: int, variant_shapes: int, folder: Path) -> dict[str, Any]:
+def variants(operator: Operator) -> Iterator[tuple[str, Sources]]:
+    """The root, the best where there is one, and the root after some mechanisms."""
+    catalogue = {mechanism.name: mechanism for mechanism in load_catalogue(operator, "triton")}
+    yield "root", operator.root_sources()
+    if (operator.folder / "triton" / "best").is_dir():
+        yield "best", operator.best_sources()
+    for names in VARIANTS.get(operator.name, ()):
+        yield "+".join(names), apply([catalogue[each] for each in names], operator.root_sources())
+
+
+def agreement(implementation: Implementation, shapes: int) -> dict[str, Any]:
+    """What was compared and what was found, or the error that ended it."""
+    started = time.perf_counter()
+    try:
+        counts, found = disagreements(implementation, shapes)
+    except Exception as error:  # noqa: BLE001 one variant that does not run must not hide the others
+        return {"error": _first_line(error)}
+    return {**counts, "wrong": len(found), "found": found[:20], "took_s": round(time.perf_counter() - started, 1)}
+
+
+def measured(name: str, wanted: argparse.Namespace, folder: Path, bytes_per_s: float) -> dict[str, Any]:
     """The root and every variant of one operator."""
     operator = load_operator(name, "triton")
-    catalogue = {mechanism.name: mechanism for mechanism in load_catalogue(operator, "triton")}
-    reference, rng = load_reference(operator), np.random.default_rng(1)
-    inputs = {w.name: reference.make_inputs(operator.entry(w.entry), w.dims, rng, "normal") for w in operator.workloads}
-    record: dict[str, Any] = {"library_us": _microseconds(library_s(operator, inputs)), "variants": {}}
-    _say(f"{name} library", record["library_us"])
-    for names in ((), *VARIANTS[name]):
-        sources = apply([catalogue[each] for each in names], operator.root_sources())
-        label = "+".join(names) or "root"
-        started = time.perf_counter()
-        try:
-            implementation = load(operator, sources, folder)
-            counts, found = disagreements(implementation, variant_shapes if names else shapes)
-            times = _microseconds(latencies_s(implementation, inputs))
-        except Exception as error:  # noqa: BLE001 one variant that does not run must not hide the others
-            record["variants"][label] = {"error": f"{type(error).__name__}: {error}"[:500]}
-            print(f"{name} {label}: {record['variants'][label]['error'][:200]}", flush=True)
-            continue
-        took_s = round(time.perf_counter() - started, 1)
-        record["variants"][label] = {**counts, "found": found[:20], "us": times, "took_s": took_s}
-        print(f"{name} {label}: {counts} wrong {len(found)} in {took_s} s", *found[:2], sep="\n  ", flush=True)
-        _say("", times)
+    loaded = {label: load(operator, sources, folder) for label, sources in variants(operator)}
+    record: dict[str, Any] = {}
+    if wanted.only != "times":
+        record["agreement"] = {}
+        for label, implementation in loaded.items():
+            shapes = wanted.shapes if label in ("root", "best") else wanted.variants
+            record["agreement"][label] = agreement(implementation, shapes)
+            print(f"{name} {label}: {record['agreement'][label]}", flush=True)
+    if wanted.only != "agreement":
+        record["us"] = times_us(operator, loaded, wanted.compile, bytes_per_s)
     return record
-
-
-def _microseconds(times: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value * 1e6, 2) for name, value in times.items()}
-
-
-def _say(label: str, times: Mapping[str, float]) -> None:
-    print(label, *(f"{name} {value}" for name, value in times.items()), sep="  ", flush=True)
 
 
 def main() -> int:
     """0 when nothing differed anywhere."""
+    every = [name for name in operator_names() if "triton" in operator_targets(name)]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("operators", nargs="*", default=list(OPERATORS))
+    parser.add_argument("operators", nargs="*", default=every)
     parser.add_argument("--shapes", type=int, default=200)
     parser.add_argument("--variants", type=int, default=20)
+    parser.add_argument("--only", choices=["agreement", "times"])
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--out", type=Path, default=Path())
     wanted = parser.parse_args()
+    bytes_per_s = copied_bytes_per_s() if wanted.only != "agreement" else 1.0
     record: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    record |= {"copied_bytes_per_s": bytes_per_s}
     with tempfile.TemporaryDirectory() as folder:
         for name in wanted.operators:
-            record[name] = measured(name, wanted.shapes, wanted.variants, Path(folder))
+            record[name] = measured(name, wanted, Path(folder), bytes_per_s)
             (wanted.out / "operators.json").write_text(json.dumps(record, indent=1))
-    every = [item for name in wanted.operators for item in record[name]["variants"].values()]
-    return int(any(item.get("found") or "error" in item for item in every))
+    found = [item for name in wanted.operators for item in record[name].get("agreement", {}).values()]
+    return int(any(item.get("wrong", 1) for item in found))
 
 
 os.environ.update(dict(flag.split("=") for flag in FLAGS))

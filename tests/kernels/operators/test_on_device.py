@@ -12,7 +12,7 @@ import pytest
 
 from kernelbraid.kernels.audit.cuda.driver import device_count
 from kernelbraid.kernels.operators.cases import Call, load_reference
-from kernelbraid.kernels.operators.operator import load_operator
+from kernelbraid.kernels.operators.operator import load_operator, operator_names, operator_targets
 
 MISSING = (
     "no NVIDIA GPU here"
@@ -34,19 +34,74 @@ def device() -> Any:
     return module
 
 
-@pytest.mark.parametrize("name", ["rms_norm", "linear", "attention"])
+NAMES = [name for name in operator_names() if "triton" in operator_targets(name)]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_no_bit_differs_over_random_shapes(name: str, device: Any, tmp_path: Path) -> None:
-    # given
+    # given what ships
     operator = load_operator(name, "triton")
-    root = device.load(operator, operator.root_sources(), tmp_path)
+    best = device.load(operator, operator.best_sources(), tmp_path)
 
     # when
-    counts, found = device.disagreements(root, SHAPES)
+    counts, found = device.disagreements(best, SHAPES)
 
     # then
     print(f"\n{name}: {counts}")
     assert found == []
     assert counts["shapes"] == SHAPES
+
+
+def test_a_fused_norm_has_the_bits_of_the_norm_of_its_sum(device: Any, tmp_path: Path) -> None:
+    # given
+    fused, alone = (load_operator(name, "triton") for name in ("fused_add_rms_norm", "rms_norm"))
+    loaded = [device.load(operator, operator.best_sources(), tmp_path) for operator in (fused, alone)]
+    for rows, hidden in ((3, 65), (257, 1536), (64, 4096), (9, 1000)):
+        entry, dims = fused.entry("fused_add_rms_norm_full_bf16"), {"rows": rows, "hidden": hidden}
+        inputs = load_reference(fused).make_inputs(entry, dims, np.random.default_rng(0), "normal")
+        found = loaded[0].run(Call(entry, dims, inputs))
+        total = found["residual_out"].view(device.torch.int16).cpu().numpy().view(np.uint16)
+
+        # when
+        again = loaded[1].run(Call(alone.entry("rms_norm_decode_bf16"), dims, {"x": total, "weight": inputs["weight"]}))
+
+        # then
+        assert (device.bits(found["y"]) == device.bits(again["y"])).all()
+
+
+def test_a_cache_keeps_what_stands_in_other_slots(device: Any, tmp_path: Path) -> None:
+    # given a cache of more slots than tokens, and padding among the tokens
+    operator = load_operator("kv_cache_store", "triton")
+    best = device.load(operator, operator.best_sources(), tmp_path)
+    k, v = (device.torch.randn(3, 2, 128, dtype=device.torch.bfloat16, device="cuda") for _ in range(2))
+    caches = [device.torch.full((10, 2, 128), 7.0, dtype=k.dtype, device="cuda") for _ in range(2)]
+    slots = device.torch.tensor([8, -1, 2], device="cuda")
+
+    # when
+    best.module.kv_cache_store_decode_bf16(k, v, slots, *caches)
+
+    # then
+    for cache, values in zip(caches, (k, v), strict=True):
+        assert (cache[[8, 2]] == values[[0, 2]]).all()
+        assert (cache[[0, 1, 3, 4, 5, 6, 7, 9]] == 7.0).all()
+
+
+def test_heads_are_turned_in_place_and_at_positions_of_any_integer_type(device: Any, tmp_path: Path) -> None:
+    # given
+    operator = load_operator("rope", "triton")
+    best = device.load(operator, operator.best_sources(), tmp_path)
+    dims = {"tokens": 37, "query_heads": 14, "kv_heads": 2, "head_dim": 64, "max_position": 900}
+    entry = operator.entry("rope_full_bf16")
+    inputs = load_reference(operator).make_inputs(entry, dims, np.random.default_rng(0), "normal")
+    q, k, positions, cos_sin, *outputs = best.arguments(Call(entry, dims, inputs))
+    best.module.rope_full_bf16(q, k, positions, cos_sin, *outputs)
+
+    # when
+    best.module.rope_full_bf16(q, k, positions.to(device.torch.int32), cos_sin, q, k)
+
+    # then
+    for found, expected in zip((q, k), outputs, strict=True):
+        assert (device.bits(found) == device.bits(expected)).all()
 
 
 def test_a_sequence_without_keys_gives_zeros_and_leaves_its_neighbours_alone(device: Any, tmp_path: Path) -> None:
