@@ -12,9 +12,10 @@ from kernelbraid.kernels.audit import checks, twins
 from kernelbraid.kernels.audit.harness import Harness
 from kernelbraid.kernels.audit.outcome import AuditOutcome, Candidate, Correctness
 from kernelbraid.kernels.operators.cases import load_reference
-from kernelbraid.kernels.operators.operator import Operator, Tolerance, load_operator, operator_names
+from kernelbraid.kernels.operators.operator import Operator, Tolerance, load_operator, operator_names, operator_targets
 
-ON_THE_CPU = [name for name in operator_names() if "cpu" in load_operator(name).targets()]
+DECLARED = [(name, target) for name in operator_names() for target in operator_targets(name)]
+ON_THE_CPU = [name for name, target in DECLARED if target == "cpu"]
 
 
 @pytest.mark.parametrize("name", ON_THE_CPU)
@@ -28,9 +29,9 @@ def test_one_wrong_bit_in_any_entry_is_caught(name: str, lock_path: Path) -> Non
             assert outcome.verdict in (Correctness.DISAGREEMENT, Correctness.INACCURATE), (entry.symbol, outcome)
 
 
-@pytest.mark.parametrize("name", ON_THE_CPU)
-def test_no_tolerance_takes_zeros_means_inputs_or_another_answer(name: str) -> None:
-    operator = load_operator(name)
+@pytest.mark.parametrize(("name", "target"), DECLARED)
+def test_no_tolerance_takes_zeros_means_inputs_or_another_answer(name: str, target: str) -> None:
+    operator = load_operator(name, target)
     assert twins.accepted_forgeries(operator, load_reference(operator), seed=1) == []
 
 
