@@ -5,10 +5,13 @@ from cu_keys[b] up to cu_keys[b + 1]; its queries are those of its last keys. A 
 alone, and a decoded row equals the same row of a whole sequence.
 """
 
+from typing import Any
+
 import torch
 
 from kernelbraid.kernels.runtime import tensors
 from kernelbraid.kernels.runtime.loading import entry
+from kernelbraid.kernels.runtime.registering import register
 
 HEAD_DIMS = (64, 128)
 LARGEST_GROUP = 16
@@ -123,16 +126,14 @@ def _heads(name: str, query_heads: int, kv_heads: int, head_dim: int) -> None:
         )
 
 
-def _keep(ctx: "torch.autograd.function.FunctionCtx", inputs: tuple[object, ...], output: tuple[object, ...]) -> None:
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     q, k, v, cu_queries, cu_keys, most_queries, most_keys = inputs
     ctx.save_for_backward(q, k, v, cu_queries, cu_keys, *output)
     ctx.most = most_queries, most_keys
     ctx.mark_non_differentiable(output[1])
 
 
-def _backward(
-    ctx: "torch.autograd.function.FunctionCtx", gradient: torch.Tensor, _: object
-) -> tuple[torch.Tensor | None, ...]:
+def _backward(ctx: Any, gradient: torch.Tensor, _: Any) -> tuple[Any, ...]:
     """PyTorch's FlashAttention-2 backward, on this forward's output and log-sum-exp."""
     q, k, v, cu_queries, cu_keys, out, lse = ctx.saved_tensors
     unused = torch.zeros(2, dtype=torch.uint64, device=q.device)
@@ -144,8 +145,5 @@ def _backward(
     return (*gradients, None, None, None, None)
 
 
-_full = torch.library.custom_op("kernelbraid::attention", _attention, mutates_args=())
-_full.register_fake(_attention_fake)
-_full.register_autograd(_backward, setup_context=_keep)
-_decode = torch.library.custom_op("kernelbraid::attention_decode", _attention_decode, mutates_args=())
-_decode.register_fake(_attention_decode_fake)
+register(_attention, _attention_fake, _backward, _keep)
+register(_attention_decode, _attention_decode_fake)

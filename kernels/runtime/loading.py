@@ -29,14 +29,14 @@ class Implementation:
     target: str = TARGET
 
     def entry(self, symbol: str) -> Callable[..., None]:
-        """The function of that name, which takes inputs, then outputs. Raises OperatorError where there is none."""
+        """The function of that name: inputs, then outputs, then epsilon where it has one. Raises OperatorError."""
         found = vars(self.module).get(symbol)
         if not callable(found):
             raise OperatorError(f"{self.module.__file__} has no function {symbol}: add it, or use another operator")
 
-        def call(*tensors: Any) -> None:
+        def call(*arguments: Any) -> None:
             with _compiled_as_audited():
-                found(*tensors)
+                found(*arguments)
             _calls[self, symbol] += 1
 
         return call

@@ -1,4 +1,7 @@
-"""The operators' entries in plain torch, so that what surrounds them can be tried without a GPU."""
+"""The operators' entries in plain torch, so that what surrounds them can be tried without a GPU.
+
+Each is what its operator.toml defines, in float32 or better; a full and a decode entry are one function here.
+"""
 
 import math
 
@@ -6,18 +9,17 @@ import torch
 
 
 def attention_full_bf16(q, k, v, query_start, query_count, key_start, key_count, out, lse):  # type: ignore[no-untyped-def]
-    """As attention/operator.toml has it."""
+    """Ragged sequences one after the other."""
     out.zero_()
     lse.fill_(-math.inf)
-    for start, count, key, keys in zip(
-        *(t.tolist() for t in (query_start, query_count, key_start, key_count)), strict=True
-    ):
+    places = (t.tolist() for t in (query_start, query_count, key_start, key_count))
+    for start, count, key, keys in zip(*places, strict=True):
         rows = slice(start, start + count)
         out[rows], lse[rows] = _causal(q[rows], k[key : key + keys], v[key : key + keys])
 
 
 def attention_decode_bf16(q, k, v, table, lengths, out, lse):  # type: ignore[no-untyped-def]
-    """As attention/operator.toml has it."""
+    """The last tokens of each sequence, against pages."""
     for sequence, length in enumerate(lengths.tolist()):
         keys, values = (t[table[sequence].long()].flatten(0, 1)[:length] for t in (k, v))
         out[sequence], lse[sequence] = _causal(q[sequence], keys, values)
@@ -30,3 +32,96 @@ def _causal(q, k, v):  # type: ignore[no-untyped-def]
     own = torch.arange(len(q))[:, None] + len(k) - len(q)
     scores = scores.masked_fill((torch.arange(len(k)) > own)[:, None], -math.inf)
     return torch.einsum("qhk,khd->qhd", scores.softmax(-1).nan_to_num(), v).to(q.dtype), scores.logsumexp(-1)
+
+
+def rms_norm_full_bf16(x, weight, y, epsilon=1e-6):  # type: ignore[no-untyped-def]
+    """Rows."""
+    wide = x.double()
+    y.copy_(wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon) * weight.double())
+
+
+def fused_add_rms_norm_full_bf16(x, residual, weight, y, residual_out, epsilon=1e-6):  # type: ignore[no-untyped-def]
+    """The sum, then its norm."""
+    residual_out.copy_(x + residual)
+    rms_norm_full_bf16(residual_out, weight, y, epsilon)
+
+
+def qk_norm_full_bf16(q, k, q_weight, k_weight, q_out, k_out, epsilon=1e-6):  # type: ignore[no-untyped-def]
+    """Heads."""
+    rms_norm_full_bf16(q, q_weight, q_out, epsilon)
+    rms_norm_full_bf16(k, k_weight, k_out, epsilon)
+
+
+def rope_full_bf16(q, k, positions, cos_sin, q_out, k_out):  # type: ignore[no-untyped-def]
+    """Pairs half a head apart."""
+    cos, sin = cos_sin[positions][:, None].chunk(2, -1)
+    for heads, out in ((q, q_out), (k, k_out)):
+        left, right = heads.float().chunk(2, -1)
+        out.copy_(torch.cat((left * cos - right * sin, right * cos + left * sin), -1))
+
+
+def silu_and_mul_full_bf16(gate_up, y):  # type: ignore[no-untyped-def]
+    """silu rounded before the product."""
+    y.copy_(torch.nn.functional.silu(gate_up[:, 0].float()).bfloat16() * gate_up[:, 1])
+
+
+def linear_full_bf16(x, w, y):  # type: ignore[no-untyped-def]
+    """Each row by itself."""
+    y.copy_(x.double() @ w.double().t())
+
+
+def embedding_full_bf16(ids, table, y):  # type: ignore[no-untyped-def]
+    """Rows of a table."""
+    y.copy_(table[ids])
+
+
+def kv_cache_store_full_bf16(k, v, slot_mapping, k_cache, v_cache):  # type: ignore[no-untyped-def]
+    """A token without a slot goes nowhere."""
+    kept = slot_mapping >= 0
+    k_cache[slot_mapping[kept]], v_cache[slot_mapping[kept]] = k[kept], v[kept]
+
+
+def topk_softmax_full_bf16(logits, weights, ids):  # type: ignore[no-untyped-def]
+    """A softmax over the chosen; a stable sort lets the lower index win."""
+    top, chosen = _top(logits, ids.shape[1])
+    ids.copy_(chosen)
+    weights.copy_(top.softmax(-1))
+
+
+def topk_probabilities_full_bf16(logits, weights, ids):  # type: ignore[no-untyped-def]
+    """A softmax over all."""
+    _, chosen = _top(logits, ids.shape[1])
+    ids.copy_(chosen)
+    weights.copy_(logits.float().softmax(-1).gather(-1, chosen))
+
+
+def _top(logits, k):  # type: ignore[no-untyped-def]
+    top, order = torch.sort(logits.float(), stable=True, dim=-1, descending=True)
+    return top[:, :k], order[:, :k]
+
+
+def moe_align_full_i32(ids, order, block_expert, ends):  # type: ignore[no-untyped-def]
+    """Blocks of one slot only, as kernels/runtime asks for."""
+    assert order.shape[1] == 1
+    expert, slot = torch.sort(ids.flatten(), stable=True, dim=0, descending=False)
+    order.copy_(slot[:, None])
+    block_expert.copy_(expert)
+    ends.copy_(torch.bincount(ids.flatten(), minlength=len(ends)).cumsum(0))
+
+
+def moe_combine_full_bf16(outputs, weights, y):  # type: ignore[no-untyped-def]
+    """Slot by slot."""
+    y.copy_((outputs.float() * weights[:, :, None]).sum(1))
+
+
+def log_softmax_gather_full_bf16(logits, labels, logprobs, lse):  # type: ignore[no-untyped-def]
+    """A negative label leaves its token out."""
+    wide = logits.float()
+    lse.copy_(wide.logsumexp(-1))
+    chosen = wide.gather(-1, labels.clamp(min=0)[:, None])[:, 0] - lse
+    logprobs.copy_(chosen.where(labels >= 0, 0.0))
+
+
+log_softmax_gather_full_f32 = log_softmax_gather_full_bf16
+for _name in [name for name in globals() if "_full_" in name and not name.startswith("attention")]:
+    globals()[_name.replace("_full_", "_decode_")] = globals()[_name]

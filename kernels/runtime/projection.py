@@ -1,0 +1,52 @@
+"""Linear layers whose rows do not depend on how many there are."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from kernelbraid.kernels.runtime import tensors
+from kernelbraid.kernels.runtime.loading import entry
+from kernelbraid.kernels.runtime.registering import by_rows, register
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, parts: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+    """x weight^T [..., out] from x [..., in] and weight [out, in], bfloat16, summed in float32.
+
+    `parts` are the parameters that lie in `weight` one after the other, where several layers are computed at once:
+    the gradient goes to them.
+    """
+    y = torch.ops.kernelbraid.linear(x.reshape(-1, x.shape[-1]).contiguous(), weight, list(parts))
+    return y.view(*x.shape[:-1], weight.shape[0])
+
+
+def _linear(x: torch.Tensor, weight: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    y = _linear_fake(x, weight, parts)
+    entry("linear", by_rows("linear", len(x)))(x, weight, y)
+    return y
+
+
+def _linear_fake(x: torch.Tensor, weight: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    tensors.bfloat16("linear", x=x, weight=weight)
+    tensors.shaped("linear", "weight", weight, ("out", x.shape[-1]))
+    if parts and sum(len(part) for part in parts) != len(weight):
+        raise ValueError(f"linear's parts have {sum(len(part) for part in parts)} rows, the weight {len(weight)}")
+    return x.new_empty((x.shape[0], weight.shape[0]))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, weight, parts = inputs
+    ctx.rows = [len(part) for part in parts]
+    ctx.save_for_backward(x, weight)
+
+
+def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+    x, weight = ctx.saved_tensors
+    of_weight = gradient.t() @ x
+    of_x = gradient @ weight
+    if ctx.rows:
+        return of_x, None, list(of_weight.split(ctx.rows))
+    return of_x, of_weight, []
+
+
+register(_linear, _linear_fake, _backward, _keep)

@@ -1,0 +1,254 @@
+"""What surrounds an operator: its schema and shapes under tracing, its gradients, and what it refuses to take."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from kernelbraid.kernels.runtime import ran, tensors  # noqa: E402
+from kernelbraid.kernels.runtime.activation import silu_and_mul  # noqa: E402
+from kernelbraid.kernels.runtime.attention import attention, attention_decode  # noqa: E402
+from kernelbraid.kernels.runtime.cache import kv_cache_store  # noqa: E402
+from kernelbraid.kernels.runtime.embedding import embedding  # noqa: E402
+from kernelbraid.kernels.runtime.log_probabilities import log_softmax_gather  # noqa: E402
+from kernelbraid.kernels.runtime.norms import fused_add_rms_norm, qk_norm, rms_norm  # noqa: E402
+from kernelbraid.kernels.runtime.projection import linear  # noqa: E402
+from kernelbraid.kernels.runtime.rotary import rope, table  # noqa: E402
+from kernelbraid.kernels.runtime.routing import moe_align, moe_combine, topk_softmax  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("standing_in")
+CHECKS = ("test_schema", "test_faketensor", "test_autograd_registration")
+
+
+def drawn(*shape: int, seed: int = 0) -> Any:
+    """Normal values in bfloat16 that want a gradient."""
+    values = torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
+    return values.bfloat16().requires_grad_()
+
+
+def starts(*lengths: int) -> Any:
+    return torch.tensor([0, *lengths]).cumsum(0, dtype=torch.int32)
+
+
+def arguments() -> Mapping[str, tuple[Any, ...]]:
+    """One call of each operator."""
+    heads = (drawn(5, 4, 64), drawn(5, 2, 64))
+    cache = [torch.zeros(6, 7, 2, 64).bfloat16() for _ in range(2)]
+    slots = torch.tensor([3, -1, 0, 1, 2])
+    ids = torch.tensor([[0, 2], [2, 1], [0, 1]], dtype=torch.int32)
+    return {
+        "rms_norm": (drawn(5, 64), drawn(64), 1e-5),
+        "fused_add_rms_norm": (drawn(5, 64), drawn(5, 64, seed=1), drawn(64), 1e-6),
+        "qk_norm": (*heads, drawn(64), drawn(64, seed=1), 1e-6),
+        "rope": (*heads, torch.tensor([0, 1, 7, 2, 3]), table(torch.rand(32), 8)),
+        "silu_and_mul": (drawn(5, 32),),
+        "linear": (drawn(5, 64), drawn(48, 64), []),
+        "embedding": (torch.tensor([3, 0, 3]), drawn(4, 64)),
+        "kv_cache_store": (
+            drawn(5, 2, 64).detach(),
+            drawn(5, 2, 64).detach(),
+            slots,
+            *(c.flatten(0, 1) for c in cache),
+        ),
+        "attention": (drawn(5, 4, 64), drawn(9, 2, 64), drawn(9, 2, 64), starts(2, 3), starts(5, 4), 3, 5),
+        "attention_decode": (
+            drawn(3, 2, 4, 64).detach(),
+            *cache,
+            torch.tensor([[1, 5], [0, 2], [3, 4]], dtype=torch.int32),
+            torch.tensor([9, 2, 14], dtype=torch.int32),
+        ),
+        "topk_softmax": (drawn(5, 8), 3, True),
+        "moe_align": (ids, 4),
+        "moe_combine": (drawn(3, 2, 64), torch.rand(3, 2).requires_grad_()),
+        "log_softmax_gather": (drawn(5, 48), torch.tensor([0, 47, -1, 3, 3])),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(arguments()))
+def test_schema_shapes_and_autograd_are_registered_as_torch_wants_them(name: str) -> None:
+    # when / then
+    torch.library.opcheck(getattr(torch.ops.kernelbraid, name), arguments()[name], test_utils=CHECKS)
+
+
+def formula_norm(x: Any, weight: Any, epsilon: float = 1e-6) -> Any:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon) * weight
+
+
+def formula_rope(q: Any, k: Any, positions: Any, cos_sin: Any) -> tuple[Any, ...]:
+    cos, sin = cos_sin[positions][:, None].repeat(1, 1, 2).chunk(2, -1)
+    cos, sin = (part.chunk(2, -1)[0].repeat(1, 1, 2) for part in (cos, sin))
+
+    def turned(heads: Any) -> Any:
+        left, right = heads.chunk(2, -1)
+        return heads * cos + torch.cat((-right, left), -1) * sin
+
+    cos, sin = (part.repeat(1, 1, 2) for part in cos_sin[positions][:, None].chunk(2, -1))
+    return turned(q), turned(k)
+
+
+def formula_topk(logits: Any, k: int, of_chosen: bool) -> Any:
+    top = torch.sort(logits, stable=True, dim=-1, descending=True).values[:, :k]
+    return top.softmax(-1) if of_chosen else (top - logits.logsumexp(-1, keepdim=True)).exp()
+
+
+FORMULAS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "rms_norm": (rms_norm, formula_norm),
+    "fused_add_rms_norm": (fused_add_rms_norm, lambda x, r, w, e: (formula_norm(x + r, w, e), x + r)),
+    "qk_norm": (qk_norm, lambda q, k, a, b, e: (formula_norm(q, a, e), formula_norm(k, b, e))),
+    "rope": (rope, formula_rope),
+    "silu_and_mul": (silu_and_mul, lambda g: torch.nn.functional.silu(g[:, :16]) * g[:, 16:]),
+    "linear": (linear, lambda x, w, _: x @ w.t()),
+    "embedding": (embedding, lambda ids, rows: rows[ids]),
+    "topk_softmax": (lambda *a: topk_softmax(*a)[0], formula_topk),
+    "moe_combine": (moe_combine, lambda o, w: (o * w[:, :, None]).sum(1)),
+    "log_softmax_gather": (
+        log_softmax_gather,
+        lambda x, n: (
+            x.log_softmax(-1).gather(-1, n.clamp(min=0)[:, None])[:, 0].where(n >= 0, 0.0),
+            x.logsumexp(-1),
+        ),
+    ),
+}
+
+
+def as_tuple(result: Any) -> tuple[Any, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def results_and_gradients(function: Callable[..., Any], given: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
+    """Of a weighted sum of all results, so that their gradients differ from one another."""
+    results = as_tuple(function(*given))
+    weights = [torch.linspace(-1, 1, r.numel(), dtype=torch.float64).view(r.shape) for r in results]
+    sum((r.double() * w).sum() for r, w in zip(results, weights, strict=True)).backward()
+    return [r.detach().double() for r in results], [
+        g.grad.double() for g in given if getattr(g, "requires_grad", False)
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(FORMULAS))
+def test_results_and_gradients_follow_the_formula(name: str) -> None:
+    # given
+    ours, formula = FORMULAS[name]
+    given = arguments()[name]
+    exact = tuple(
+        g.detach().double().requires_grad_(g.requires_grad) if torch.is_tensor(g) and g.is_floating_point() else g
+        for g in given
+    )
+
+    # when
+    results, gradients = results_and_gradients(ours, given)
+    expected, expected_gradients = results_and_gradients(formula, exact)
+
+    # then
+    for mine, theirs in zip(results + gradients, expected + expected_gradients, strict=True):
+        assert (mine - theirs).abs().max() <= 0.02 * theirs.abs().max()
+
+
+def test_probabilities_of_all_experts_have_the_gradient_of_a_whole_softmax() -> None:
+    # given
+    logits = drawn(5, 8)
+    exact = logits.detach().double().requires_grad_()
+
+    # when
+    _, [mine] = results_and_gradients(lambda x: topk_softmax(x, 3, of_chosen=False)[0], (logits,))
+    _, [theirs] = results_and_gradients(lambda x: formula_topk(x, 3, False), (exact,))
+
+    # then
+    assert (mine - theirs).abs().max() <= 0.02 * theirs.abs().max()
+
+
+def test_the_gradient_of_joined_layers_goes_to_each_of_them() -> None:
+    # given
+    x, parts = drawn(5, 64), [drawn(16, 64), drawn(32, 64)]
+    joined = torch.cat([part.detach() for part in parts])
+
+    # when
+    linear(x, joined, parts).double().square().sum().backward()
+
+    # then
+    exact = [part.detach().double().requires_grad_() for part in parts]
+    (x.detach().double() @ torch.cat(exact).t()).square().sum().backward()
+    for part, other in zip(parts, exact, strict=True):
+        assert (part.grad - other.grad).abs().max() <= 0.02 * other.grad.abs().max()
+
+
+def test_sorted_slots_end_where_the_next_expert_begins() -> None:
+    # when
+    order, ends = moe_align(torch.tensor([[0, 2], [2, 1], [0, 1]], dtype=torch.int32), 4)
+
+    # then
+    assert order.tolist() == [0, 4, 3, 5, 1, 2]
+    assert ends.tolist() == [2, 4, 6, 6]
+
+
+def test_the_cache_store_leaves_padding_out() -> None:
+    # given
+    k, v, cache = drawn(2, 1, 64).detach(), drawn(2, 1, 64).detach(), torch.zeros(2, 3, 1, 64).bfloat16()
+
+    # when
+    kv_cache_store(k, v, torch.tensor([2, -1]), cache[0], cache[1])
+
+    # then
+    assert torch.equal(cache[0, 2], k[0])
+    assert torch.equal(cache[1, 2], v[0])
+    assert not cache[:, :2].any()
+
+
+def test_what_ran_is_counted_by_entry_and_says_its_sources() -> None:
+    # given
+    x, weight = drawn(300, 64), drawn(64)
+
+    # when
+    rms_norm(x, weight)
+    rms_norm(x[:2], weight)
+    rms_norm(x[:3], weight)
+
+    # then
+    assert [(each.symbol, each.calls) for each in ran()] == [("rms_norm_decode_bf16", 2), ("rms_norm_full_bf16", 1)]
+    assert {len(each.digest) for each in ran()} == {64}
+
+
+def ragged() -> tuple[Any, ...]:
+    return (drawn(5, 4, 64), drawn(9, 2, 64), drawn(9, 2, 64), starts(2, 3), starts(5, 4), 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda: rms_norm(drawn(5, 64).float(), drawn(64)), TypeError, r"x in bfloat16, not float32.*x\.to"),
+        (lambda: rms_norm(drawn(5, 64), drawn(63)), ValueError, r"weight of shape \[64\], not \[63\]"),
+        (lambda: linear(drawn(5, 64), drawn(8, 32)), ValueError, r"weight of shape \[out, 64\]"),
+        (lambda: linear(drawn(5, 64), drawn(8, 64), [drawn(7, 64)]), ValueError, "7 rows, the weight 8"),
+        (lambda: silu_and_mul(drawn(5, 31)), ValueError, "one width each"),
+        (lambda: topk_softmax(drawn(5, 8), 9), ValueError, "not 9"),
+        (lambda: embedding(torch.tensor([1], dtype=torch.int32), drawn(4, 64)), TypeError, "ids in int64"),
+        (lambda: attention(drawn(5, 4, 72), drawn(5, 2, 72), *ragged()[2:]), ValueError, r"v of shape|head_dim"),
+        (lambda: attention(drawn(5, 5, 64), *ragged()[1:]), ValueError, "not 5 to 2"),
+        (lambda: attention_decode(drawn(1, 1, 4, 64), *ragged()[1:3], *ragged()[3:5]), ValueError, "pages"),
+        (lambda: log_softmax_gather(drawn(5, 8), torch.zeros(4, dtype=torch.int64)), ValueError, "labels"),
+    ],
+)
+def test_what_an_operator_does_not_take_is_said(call: Callable[[], Any], error: type[Exception], said: str) -> None:
+    # when / then
+    with pytest.raises(error, match=said):
+        call()
+
+
+def test_a_tensor_on_another_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    monkeypatch.setattr(tensors, "DEVICE", "cuda")
+
+    # when / then
+    with pytest.raises(ValueError, match="x is on cpu: move it there"):
+        rms_norm(drawn(5, 64), drawn(64))
+
+
+def test_tracing_sees_shapes_alone() -> None:
+    # when
+    traced = torch.compile(lambda x, w: rms_norm(x, w) * 2, backend="aot_eager", fullgraph=True)
+    x, weight = drawn(5, 64).detach(), drawn(64).detach()
+
+    # then
+    assert torch.equal(traced(x, weight), rms_norm(x, weight) * 2)
