@@ -84,10 +84,11 @@ def cases_of(operator: Operator) -> Iterator[Case]:
 
     A device has no memory for a tensor without elements: a stray write would fault where a guard could have told.
     """
-    yield from sorted(_drawn_cases(operator), key=_is_empty)
+    yield from sorted(_drawn_cases(operator), key=is_empty)
 
 
-def _is_empty(case: Case) -> bool:
+def is_empty(case: Case) -> bool:
+    """Whether any tensor of the case's full call has no elements."""
     return any(math.prod(tensor.resolve(case.dims)) == 0 for tensor in (*case.full.inputs, *case.full.outputs))
 
 
@@ -217,7 +218,7 @@ class Checker:
         self.tally.passed[check] += 1
 
     def _agree(self, full: Call, case: Case, outputs: Mapping[str, Bits]) -> None:
-        agreements = _drawn(self.reference.agreements(full, case.decode), case)
+        agreements = drawn_agreements(self.reference.agreements(full, case.decode), case)
         for batch in _batches(agreements, self.message_bytes):
             calls = [agreement.call for agreement in batch]
             layout = plan_layout(1, [(call.entry, call.dims) for call in calls])
@@ -245,7 +246,7 @@ class Checker:
             self._expect("accuracy", inaccuracy(found[name], exact, tolerance), f"{where}: {name}")
 
 
-def _drawn(agreements: Iterator[Agreement], case: Case) -> Iterator[Agreement]:
+def drawn_agreements(agreements: Iterator[Agreement], case: Case) -> Iterator[Agreement]:
     """The agreements that a case asks for, in the reference's order."""
     if case.most_agreements is None:
         yield from agreements

@@ -20,10 +20,11 @@ import numpy as np
 from kernelbraid.kernels.audit import environment as machine
 from kernelbraid.kernels.audit import lock, stages, statistics
 from kernelbraid.kernels.audit.artifact import Artifact
-from kernelbraid.kernels.audit.checks import Case, Checker, cases_of
+from kernelbraid.kernels.audit.checks import Case, cases_of
 from kernelbraid.kernels.audit.clock import Pace
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, MakeBuilder, bare
 from kernelbraid.kernels.audit.cuda.ceilings import device_ceilings
+from kernelbraid.kernels.audit.cuda.checking import BatchedChecker
 from kernelbraid.kernels.audit.cuda.clock import BESIDE_ROOT, CONFIRMATION, SCREEN, DeviceSession
 from kernelbraid.kernels.audit.cuda.device import Device
 from kernelbraid.kernels.audit.cuda.launcher import Settings, Zygote
@@ -261,7 +262,7 @@ class DeviceHarness(Harness):
             parts = (self.operator, self._reference, first, second, self._inputs, self._limits.message_bytes)
             try:
                 with self.profile.phase("checks"):
-                    Checker(*parts, progress.tally).run(progress.due)
+                    BatchedChecker(*parts, progress.tally).run(progress.due)
             finally:
                 progress.printed = first.printed()
 
