@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from kernelbraid.kernels.runtime.cache import kv_cache_store
+
 
 @dataclass
 class StaticCache:
@@ -12,7 +14,8 @@ class StaticCache:
 
     `seen` [batch] int32 counts the tokens before the running forward, `lengths` those with it; `decoding` says that
     every sequence adds as many tokens as the forward is wide. Otherwise it is a prefill from an empty cache, whose
-    rows are padded on the right and may run over what a sequence has: a later token overwrites them.
+    rows are padded on the right and may run over what a sequence has: a later token overwrites them. `ours` says that
+    rows are stored by our operator, else by torch's indexing.
     """
 
     keys: Sequence[torch.Tensor]
@@ -20,11 +23,12 @@ class StaticCache:
     seen: torch.Tensor
     lengths: torch.Tensor
     table: torch.Tensor
+    ours: bool
     decoding: bool = False
     is_compileable: bool = field(default=False, init=False)
 
     @staticmethod
-    def of(model: torch.nn.Module, batch: int, capacity: int) -> "StaticCache":
+    def of(model: torch.nn.Module, batch: int, capacity: int, ours: bool = False) -> "StaticCache":
         """An empty cache for a causal model, on its device and in its dtype."""
         config, weight = model.config, next(model.parameters())
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -36,7 +40,7 @@ class StaticCache:
         layer_count = config.num_hidden_layers
         counts = torch.zeros((2, batch), dtype=torch.int32, device=weight.device)
         table = torch.arange(batch, dtype=torch.int32, device=weight.device)[:, None]
-        return StaticCache(layers(), layers(), counts[0], counts[1], table)
+        return StaticCache(layers(), layers(), counts[0], counts[1], table, ours)
 
     @property
     def capacity(self) -> int:
@@ -49,6 +53,10 @@ class StaticCache:
         """Store rows [batch, kv_heads, tokens, head_dim] of a layer and give them back; attention reads the cache."""
         keys, values = self.keys[layer_idx], self.values[layer_idx]
         tokens = key_states.shape[2]
+        if self.ours:
+            rows = (states.transpose(1, 2).flatten(0, 1) for states in (key_states, value_states))
+            kv_cache_store(*rows, self.slots(tokens), keys.flatten(0, 1), values.flatten(0, 1))
+            return key_states, value_states
         if not self.decoding:
             keys[:, :tokens], values[:, :tokens] = key_states.transpose(1, 2), value_states.transpose(1, 2)
             return key_states, value_states
@@ -57,6 +65,13 @@ class StaticCache:
         keys.index_put_((row, place), key_states.transpose(1, 2))
         values.index_put_((row, place), value_states.transpose(1, 2))
         return key_states, value_states
+
+    def slots(self, tokens: int) -> torch.Tensor:
+        """Where new tokens go [batch * tokens] int64, counted over all sequences' places."""
+        place = torch.arange(tokens, device=self.seen.device) + self.table * self.capacity
+        if self.decoding:
+            place = place + self.seen[:, None]
+        return place.flatten()
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Refuse: sequences differ in length, so positions are always given."""

@@ -6,6 +6,7 @@ import torch
 
 from kernelbraid.kernels.models.cache import StaticCache
 from kernelbraid.kernels.models.refusal import Refusal
+from kernelbraid.kernels.models.unified import is_unified
 
 
 @dataclass
@@ -25,7 +26,8 @@ class Decoder:
     _longest: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.cache = StaticCache.of(self.model, self.batch, self.capacity)
+        ours = is_unified(self.model)
+        self.cache = StaticCache.of(self.model, self.batch, self.capacity, ours)
         self._tokens = torch.zeros((self.batch, 1), dtype=torch.int64, device=self.cache.seen.device)
 
     def prefill(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ from typing import Literal, TypeVar, assert_never
 
 import torch
 
-from kernelbraid.kernels.models import attending, library
+from kernelbraid.kernels.models import attending, library, unified
 from kernelbraid.kernels.models.refusal import Refusal
 
 Kernels = Literal["unified", "library"]
@@ -18,7 +18,9 @@ def unify(model: Model, kernels: Kernels = "unified", attention: Attention | Non
     """Change a Qwen2, Qwen3, Qwen3-MoE or Llama model in place, and give it back.
 
     `kernels="library"` composes what others ship: FlashAttention-4 with one split (or `attention="triton"`, ours),
-    cuBLASLt without workspace, stock norms. Raises Refusal (a ValueError) for another architecture, dtype or setting.
+    cuBLASLt without workspace, stock norms. `"unified"` puts norms, RoPE, MLP, router, linear layers, embedding and
+    attention on our operators. Call it again after the model was moved. Raises Refusal (a ValueError) for another
+    architecture, dtype or setting.
     """
     _require_supported(model)
     match kernels:
@@ -26,7 +28,8 @@ def unify(model: Model, kernels: Kernels = "unified", attention: Attention | Non
             library.require_starved()
             _attend(model, attention or "flash_attn_4")
         case "unified":
-            raise Refusal("kernels='unified' is not built yet: take kernels='library'")
+            unified.change(model)
+            _attend(model, attention or "triton")
         case _:
             assert_never(kernels)
     return model

@@ -51,7 +51,8 @@ def _rms_norm_keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _rms_norm_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-    return (*_gradients(*ctx.saved_tensors, gradient, ctx.epsilon), None)
+    x, weight = ctx.saved_tensors
+    return (*_gradients(x, weight, gradient, ctx.epsilon), None)
 
 
 def _gradients(

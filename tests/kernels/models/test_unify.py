@@ -19,6 +19,8 @@ NEAR = 0.02
 """Logits of these models are below 1; bfloat16 has eight bits."""
 pytestmark = pytest.mark.usefixtures("standing_in", "starved")
 
+EVERYWHERE = ("attention", "embedding", "fused_add_rms_norm", "linear", "rms_norm", "rope", "silu_and_mul")
+
 Small = Callable[[str], Any]
 
 
@@ -44,6 +46,79 @@ def test_the_library_composition_computes_what_the_stock_model_does(model_type: 
     # then
     assert (ours - stock).abs().max() < NEAR
     assert [each.symbol for each in ran()] == ["attention_full_bf16"]
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_the_unified_model_computes_what_the_stock_model_does(model_type: str, small: Small, ids: Any) -> None:
+    # given
+    model = small(model_type)
+    stock = logits(model, ids)
+    parameters = {name: value.clone() for name, value in model.state_dict().items()}
+
+    # when
+    ours = logits(unify(model), ids)
+
+    # then
+    assert (ours - stock).abs().max() < 3 * NEAR
+    assert set(EVERYWHERE) <= {each.operator for each in ran()}
+    assert model.state_dict().keys() == parameters.keys()
+    assert all(torch.equal(value, parameters[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_unified_ragged_decode_follows_the_full_forward(model_type: str, small: Small, ids: Any) -> None:
+    # given
+    model = unify(small(model_type))
+
+    # when
+    agreement = logits_agree(model, ids, lengths=[20, 13, 1], prompts=[7, 0, 1])
+
+    # then
+    assert agreement.rows == 34
+    assert agreement.largest_difference < NEAR
+    assert "kv_cache_store" in {each.operator for each in ran()}
+
+
+def test_a_moved_weight_is_noticed_and_unify_mends_it(small: Small, ids: Any) -> None:
+    # given
+    model = unify(small("qwen3"))
+    before = logits(model, ids)
+    projection = model.model.layers[0].self_attn.k_proj
+    projection.weight.data = projection.weight.data.clone()
+
+    # when / then
+    with pytest.raises(Refusal, match="call unify"):
+        logits(model, ids)
+    assert torch.equal(logits(unify(model), ids), before)
+
+
+def test_a_step_of_training_is_seen_by_the_next_forward(small: Small, ids: Any) -> None:
+    # given weights that an optimiser changes in place
+    model = unify(small("qwen3"))
+    before = logits(model, ids)
+    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 0.01)
+
+    # when
+    optimiser.step()
+
+    # then
+    assert not torch.equal(logits(model, ids), before)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [("hidden_act", "gelu", "gelu"), ("rope_parameters", {"rope_type": "dynamic"}, "dynamic")],
+)
+def test_what_the_operators_do_not_compute_is_refused(key: str, value: object, said: str, small: Small) -> None:
+    # given
+    model = small("qwen3")
+    setattr(model.config, key, value)
+
+    # when / then
+    with pytest.raises(Refusal, match=said):
+        unify(model)
 
 
 @pytest.mark.parametrize("model_type", TYPES)

@@ -1,0 +1,187 @@
+"""Every module of a Hugging Face model on our operators: the class of a module is replaced, its parameters stay.
+
+A module of class C becomes one of a subclass of C whose forward runs ours, so hooks, checkpointing and state
+dictionaries work as before. Query, key and value projections are one product, and so are gate and up.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from kernelbraid.kernels.models.joined import join
+from kernelbraid.kernels.models.refusal import Refusal
+from kernelbraid.kernels.runtime import rotary
+from kernelbraid.kernels.runtime.activation import silu_and_mul
+from kernelbraid.kernels.runtime.embedding import embedding
+from kernelbraid.kernels.runtime.norms import fused_add_rms_norm, qk_norm, rms_norm
+from kernelbraid.kernels.runtime.projection import linear
+from kernelbraid.kernels.runtime.rotary import rope
+from kernelbraid.kernels.runtime.routing import moe_align, moe_combine, topk_softmax
+
+FIXED_ROPE = ("default", "linear", "llama3", "yarn")
+"""Kinds of rotary embedding whose angles depend on the position alone."""
+
+
+def change(model: torch.nn.Module) -> None:
+    """Put every module of a causal model on our operators. Raises Refusal for what they do not compute."""
+    _require_computable(model.config)
+    inner = model.model
+    _become(inner.embed_tokens, _embedding)
+    _become(inner.norm, _norm)
+    _become(model.lm_head, _linear)
+    _become(inner.rotary_emb, _rotary)
+    inner.rotary_emb.cos_sin = _table(inner.rotary_emb, model.config.max_position_embeddings)
+    for layer in inner.layers:
+        _change_layer(layer)
+
+
+def is_unified(model: torch.nn.Module) -> bool:
+    """Whether `change` was called on the model."""
+    return isinstance(getattr(model.model.rotary_emb, "cos_sin", None), torch.Tensor)
+
+
+def _require_computable(config: Any) -> None:
+    if config.hidden_act != "silu":
+        raise Refusal(f"the MLP's activation is {config.hidden_act}, and only silu is computed: take kernels='library'")
+    kind = config.rope_parameters["rope_type"]
+    if kind not in FIXED_ROPE:
+        raise Refusal(
+            f"rotary embedding of kind {kind} depends on the sequence's length: {', '.join(FIXED_ROPE)} do not"
+        )
+
+
+def _change_layer(layer: torch.nn.Module) -> None:
+    attention, mlp = layer.self_attn, layer.mlp
+    attention.qkv = join([attention.q_proj, attention.k_proj, attention.v_proj])
+    _become(attention.o_proj, _linear)
+    _become(attention, _attention)
+    if hasattr(mlp, "experts"):
+        _become(mlp.gate, _router)
+        _become(mlp, _mixture)
+    else:
+        mlp.gate_up = join([mlp.gate_proj, mlp.up_proj])
+        _become(mlp.down_proj, _linear)
+        _become(mlp, _mlp)
+    _become(layer, _layer)
+
+
+def _become(module: torch.nn.Module, forward: Callable[..., Any]) -> None:
+    kind = type(module)
+    if getattr(kind, "forward", None) is not forward:
+        module.__class__ = _subclass(kind, forward)
+
+
+@cache
+def _subclass(kind: type, forward: Callable[..., Any]) -> type:
+    return type(f"Unified{kind.__name__}", (kind,), {"forward": forward, "__module__": __name__})
+
+
+def _table(rotary_emb: Any, positions: int) -> torch.Tensor:
+    return rotary.table(rotary_emb.inv_freq, positions, rotary_emb.attention_scaling)
+
+
+def _embedding(self: Any, ids: torch.Tensor) -> torch.Tensor:
+    return embedding(ids, self.weight)
+
+
+def _norm(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+    return rms_norm(hidden_states, self.weight, self.variance_epsilon)
+
+
+def _linear(self: Any, x: torch.Tensor) -> torch.Tensor:
+    y = linear(x, self.weight)
+    return y if self.bias is None else y + self.bias
+
+
+def _rotary(self: Any, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the layers take for cosines and sines: each token's position, and the table for all positions."""
+    batch, tokens = x.shape[:2]
+    if tokens > len(self.cos_sin):
+        raise Refusal(f"{tokens} tokens are more than max_position_embeddings = {len(self.cos_sin)}")
+    if self.cos_sin.device != x.device:
+        raise Refusal("the model was moved after unify: call unify(model) again")
+    return position_ids.expand(batch, -1).reshape(-1), self.cos_sin
+
+
+def _layer(
+    self: Any,
+    hidden_states: torch.Tensor,
+    attention_mask: Any = None,
+    position_ids: torch.Tensor | None = None,
+    past_key_values: Any = None,
+    use_cache: bool | None = False,
+    position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
+    **more: Any,
+) -> torch.Tensor:
+    norm, after = self.input_layernorm, self.post_attention_layernorm
+    attended, _ = self.self_attn(
+        rms_norm(hidden_states, norm.weight, norm.variance_epsilon),
+        position_embeddings=position_embeddings,
+        attention_mask=attention_mask,
+        past_key_values=past_key_values,
+        **more,
+    )
+    normed, total = fused_add_rms_norm(attended, hidden_states, after.weight, after.variance_epsilon)
+    return total + self.mlp(normed)
+
+
+def _attention(
+    self: Any,
+    hidden_states: torch.Tensor,
+    position_embeddings: tuple[torch.Tensor, torch.Tensor],
+    attention_mask: Any,
+    past_key_values: Any = None,
+    **more: Any,
+) -> tuple[torch.Tensor, None]:
+    shape = hidden_states.shape[:-1]
+    q, k, v = projected(self, hidden_states.flatten(0, 1), *position_embeddings)
+    q, k, v = (heads.view(*shape, -1, self.head_dim).transpose(1, 2) for heads in (q, k, v))
+    if past_key_values is not None:
+        k, v = past_key_values.update(k, v, self.layer_idx)
+    attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, None)
+    dropout = self.attention_dropout if self.training else 0.0
+    out, _ = attend(self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, **more)
+    return self.o_proj(out.reshape(*shape, -1)), None
+
+
+def projected(
+    attention: Any, rows: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries, keys and values [tokens, heads, head_dim] of rows [tokens, hidden], normalised and turned."""
+    widths = [layer.weight.shape[0] for layer in attention.qkv.layers]
+    q, k, v = (part.unflatten(-1, (-1, attention.head_dim)) for part in attention.qkv(rows).split(widths, -1))
+    if hasattr(attention, "q_norm"):
+        norm = attention.q_norm
+        q, k = qk_norm(q, k, norm.weight, attention.k_norm.weight, norm.variance_epsilon)
+    return (*rope(q, k, positions, cos_sin), v)
+
+
+def _mlp(self: Any, x: torch.Tensor) -> torch.Tensor:
+    gate_up = self.gate_up(x)
+    return self.down_proj(silu_and_mul(gate_up.flatten(0, -2)).view(*x.shape[:-1], -1))
+
+
+def _router(self: Any, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    logits = linear(hidden_states.reshape(-1, self.hidden_dim), self.weight)
+    weights, ids = topk_softmax(logits, self.top_k, self.norm_topk_prob)
+    return logits, weights, ids
+
+
+def _mixture(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+    rows = hidden_states.flatten(0, -2)
+    _, weights, ids = self.gate(rows)
+    order, ends = moe_align(ids, self.gate.num_experts)
+    place = order.long()
+    gathered = rows[place // self.gate.top_k]
+    acted = silu_and_mul(_grouped(gathered, self.experts.gate_up_proj, ends))
+    results = _grouped(acted, self.experts.down_proj, ends)
+    slots = torch.empty_like(results).index_copy(0, place, results)
+    return moe_combine(slots.view(*ids.shape, -1), weights).view(hidden_states.shape)
+
+
+def _grouped(rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Each expert's rows times its weight [experts, out, in], by PyTorch's grouped product."""
+    return torch.nn.functional.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
