@@ -37,6 +37,26 @@ class Facts:
 
 
 Evidence = Callable[[Facts], str | None]
+WORTH_A_TRY_RATIO = 0.1
+
+
+def always(reason: str) -> Evidence:
+    """Evidence that holds for any parent."""
+
+    def evidence(facts: Facts) -> str | None:
+        return reason
+
+    return evidence
+
+
+def share_of(key: str, reason: str) -> Evidence:
+    """Evidence where a path or a dtype has a share of the weighted latency that is worth a try."""
+
+    def evidence(facts: Facts) -> str | None:
+        share = facts.share_ratio.get(key, 0.0)
+        return f"{key} takes {share:.0%} of the weighted latency; {reason}" if share >= WORTH_A_TRY_RATIO else None
+
+    return evidence
 
 
 @dataclass(frozen=True, slots=True)

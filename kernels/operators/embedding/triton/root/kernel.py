@@ -4,10 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+
 # region row
-WARPS = 4
-
-
 @triton.jit
 def copy(table, y, token, index, hidden, BLOCK: tl.constexpr):
     """One row."""
@@ -20,6 +18,9 @@ def copy(table, y, token, index, hidden, BLOCK: tl.constexpr):
 
 
 # region full
+FULL_WARPS = 4
+
+
 @triton.jit
 def full(ids, table, y, hidden, BLOCK: tl.constexpr):
     """The row of one token."""
@@ -30,13 +31,16 @@ def full(ids, table, y, hidden, BLOCK: tl.constexpr):
 def embedding_full_bf16(ids: torch.Tensor, table: torch.Tensor, y: torch.Tensor) -> None:
     """y [tokens, hidden]: row ids[token] of table [vocab, hidden]."""
     tokens, hidden = y.shape
-    full[(tokens,)](ids, table, y, hidden, BLOCK=triton.next_power_of_2(hidden), num_warps=WARPS)
+    full[(tokens,)](ids, table, y, hidden, BLOCK=triton.next_power_of_2(hidden), num_warps=FULL_WARPS)
 
 
 # endregion full
 
 
 # region decode
+DECODE_WARPS = 4
+
+
 @triton.jit
 def decode(ids, table, y, hidden, BLOCK: tl.constexpr):
     """The row of one token."""
@@ -47,7 +51,7 @@ def decode(ids, table, y, hidden, BLOCK: tl.constexpr):
 def embedding_decode_bf16(ids: torch.Tensor, table: torch.Tensor, y: torch.Tensor) -> None:
     """y [tokens, hidden]: row ids[token] of table [vocab, hidden]."""
     tokens, hidden = y.shape
-    decode[(tokens,)](ids, table, y, hidden, BLOCK=triton.next_power_of_2(hidden), num_warps=WARPS)
+    decode[(tokens,)](ids, table, y, hidden, BLOCK=triton.next_power_of_2(hidden), num_warps=DECODE_WARPS)
 
 
 # endregion decode

@@ -4,10 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+
 # region row
-WARPS = 4
-
-
 @triton.jit
 def copy(values, cache, token, slot, width, BLOCK: tl.constexpr):
     """All heads of one token."""
@@ -20,6 +18,9 @@ def copy(values, cache, token, slot, width, BLOCK: tl.constexpr):
 
 
 # region full
+FULL_WARPS = 4
+
+
 @triton.jit
 def full(k, v, slot_mapping, k_cache, v_cache, width, BLOCK: tl.constexpr):
     """One token into its slot; padding has none."""
@@ -37,13 +38,16 @@ def kv_cache_store_full_bf16(
     tokens, kv_heads, head_dim = k.shape
     width = kv_heads * head_dim
     block = triton.next_power_of_2(width)
-    full[(tokens,)](k, v, slot_mapping, k_cache, v_cache, width, BLOCK=block, num_warps=WARPS)
+    full[(tokens,)](k, v, slot_mapping, k_cache, v_cache, width, BLOCK=block, num_warps=FULL_WARPS)
 
 
 # endregion full
 
 
 # region decode
+DECODE_WARPS = 4
+
+
 @triton.jit
 def decode(k, v, slot_mapping, k_cache, v_cache, width, BLOCK: tl.constexpr):
     """One token into its slot; padding has none."""
@@ -61,7 +65,7 @@ def kv_cache_store_decode_bf16(
     tokens, kv_heads, head_dim = k.shape
     width = kv_heads * head_dim
     block = triton.next_power_of_2(width)
-    decode[(tokens,)](k, v, slot_mapping, k_cache, v_cache, width, BLOCK=block, num_warps=WARPS)
+    decode[(tokens,)](k, v, slot_mapping, k_cache, v_cache, width, BLOCK=block, num_warps=DECODE_WARPS)
 
 
 # endregion decode

@@ -4,10 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+
 # region row
-HEADS, WARPS = 8, 4
-
-
 @triton.jit
 def rotate(heads, out, token, count, cos, sin, half, HEADS: tl.constexpr, BLOCK: tl.constexpr):
     """Every head of one token: pairs are half a head apart; both products are rounded before they are added."""
@@ -26,6 +24,9 @@ def rotate(heads, out, token, count, cos, sin, half, HEADS: tl.constexpr, BLOCK:
 
 
 # region full
+FULL_HEADS, FULL_WARPS = 16, 4
+
+
 @triton.jit
 def full(q, k, positions, cos_sin, q_out, k_out, query_heads, kv_heads, half, HEADS: tl.constexpr, BLOCK: tl.constexpr):
     """One token's heads of q, then those of k."""
@@ -49,14 +50,17 @@ def rope_full_bf16(
     """q and k [tokens, heads, head_dim], turned to positions [tokens] of cos_sin [max_position, head_dim]."""
     tokens, query_heads, head_dim = q.shape
     half = head_dim // 2
-    sizes = (query_heads, k.shape[1], half, HEADS, triton.next_power_of_2(half))
-    full[(tokens,)](q, k, positions, cos_sin, q_out, k_out, *sizes, num_warps=WARPS)
+    sizes = (query_heads, k.shape[1], half, FULL_HEADS, triton.next_power_of_2(half))
+    full[(tokens,)](q, k, positions, cos_sin, q_out, k_out, *sizes, num_warps=FULL_WARPS)
 
 
 # endregion full
 
 
 # region decode
+DECODE_HEADS, DECODE_WARPS = 16, 4
+
+
 @triton.jit
 def decode(
     q, k, positions, cos_sin, q_out, k_out, query_heads, kv_heads, half, HEADS: tl.constexpr, BLOCK: tl.constexpr
@@ -82,8 +86,8 @@ def rope_decode_bf16(
     """q and k [tokens, heads, head_dim], turned to positions [tokens] of cos_sin [max_position, head_dim]."""
     tokens, query_heads, head_dim = q.shape
     half = head_dim // 2
-    sizes = (query_heads, k.shape[1], half, HEADS, triton.next_power_of_2(half))
-    decode[(tokens,)](q, k, positions, cos_sin, q_out, k_out, *sizes, num_warps=WARPS)
+    sizes = (query_heads, k.shape[1], half, DECODE_HEADS, triton.next_power_of_2(half))
+    decode[(tokens,)](q, k, positions, cos_sin, q_out, k_out, *sizes, num_warps=DECODE_WARPS)
 
 
 # endregion decode

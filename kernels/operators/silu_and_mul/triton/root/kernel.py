@@ -4,10 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+
 # region row
-BLOCK, WARPS = 2048, 4
-
-
 @triton.jit
 def activated(gate, up):
     """silu of the gate, rounded to bfloat16, times up; all else in float32."""
@@ -19,6 +17,9 @@ def activated(gate, up):
 
 
 # region full
+FULL_BLOCK, FULL_WARPS = 1024, 4
+
+
 @triton.jit
 def full(gate_up, y, inter, blocks, BLOCK: tl.constexpr):
     """One stretch of one token's gate and up."""
@@ -34,14 +35,17 @@ def full(gate_up, y, inter, blocks, BLOCK: tl.constexpr):
 def silu_and_mul_full_bf16(gate_up: torch.Tensor, y: torch.Tensor) -> None:
     """y [tokens, inter] from gate_up [tokens, 2, inter]."""
     tokens, inter = y.shape
-    blocks = triton.cdiv(inter, BLOCK)
-    full[(tokens * blocks,)](gate_up, y, inter, blocks, BLOCK=BLOCK, num_warps=WARPS)
+    blocks = triton.cdiv(inter, FULL_BLOCK)
+    full[(tokens * blocks,)](gate_up, y, inter, blocks, BLOCK=FULL_BLOCK, num_warps=FULL_WARPS)
 
 
 # endregion full
 
 
 # region decode
+DECODE_BLOCK, DECODE_WARPS = 1024, 4
+
+
 @triton.jit
 def decode(gate_up, y, inter, blocks, BLOCK: tl.constexpr):
     """One stretch of one token's gate and up."""
@@ -57,8 +61,8 @@ def decode(gate_up, y, inter, blocks, BLOCK: tl.constexpr):
 def silu_and_mul_decode_bf16(gate_up: torch.Tensor, y: torch.Tensor) -> None:
     """y [tokens, inter] from gate_up [tokens, 2, inter]."""
     tokens, inter = y.shape
-    blocks = triton.cdiv(inter, BLOCK)
-    decode[(tokens * blocks,)](gate_up, y, inter, blocks, BLOCK=BLOCK, num_warps=WARPS)
+    blocks = triton.cdiv(inter, DECODE_BLOCK)
+    decode[(tokens * blocks,)](gate_up, y, inter, blocks, BLOCK=DECODE_BLOCK, num_warps=DECODE_WARPS)
 
 
 # endregion decode
