@@ -1,6 +1,7 @@
 """Do a full forward and prefill with token-wise decode give the same logits, bit for bit?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -66,6 +67,50 @@ def decode_given(
         running = start + offset <= last
         decoded[every[running], place[running]] = logits[running]
     return decoded
+
+
+def first_differing_module(
+    model: torch.nn.Module, ids: torch.Tensor, length: int, prompt: int
+) -> tuple[str, int, float] | None:
+    """Which module's output differs first between a full forward and decode: its name, position, largest difference.
+
+    ids [batch, width] have `length` tokens each, of which `prompt` are prefilled. The first position that differs in
+    any module is looked at, and there the module that ran first. None when nothing differs. Slow: every output is kept.
+    """
+    with _outputs(model) as full, torch.no_grad():
+        model(input_ids=ids[:, :length], use_cache=False)
+    decoder = Decoder(model, len(ids), length)
+    decoder.prefill(ids[:, :prompt], torch.full((len(ids),), prompt, device=ids.device))
+    for position in range(prompt, length):
+        with _outputs(model) as step:
+            decoder.step(ids[:, position])
+        for name, rows in step.items():
+            whole = full[name].reshape(len(ids), length, -1)[:, position]
+            distance = (rows.reshape(whole.shape).float() - whole.float()).abs().max()
+            if distance:
+                return name, position, float(distance)
+    return None
+
+
+@contextmanager
+def _outputs(model: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
+    """The output of every module with one row for each token, in the order in which they end."""
+    kept: dict[str, torch.Tensor] = {}
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(_: object, __: object, output: object) -> None:
+            first = output[0] if isinstance(output, tuple) else output
+            if isinstance(first, torch.Tensor) and first.is_floating_point() and "rotary" not in name:
+                kept[name] = first.detach()
+
+        return hook
+
+    hooks = [module.register_forward_hook(keep(name)) for name, module in model.named_modules() if name]
+    try:
+        yield kept
+    finally:
+        for each in hooks:
+            each.remove()
 
 
 def compare(full: torch.Tensor, decoded: torch.Tensor, lengths: Sequence[int]) -> Agreement:

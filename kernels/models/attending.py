@@ -16,7 +16,8 @@ from kernelbraid.kernels.models.cache import StaticCache
 from kernelbraid.kernels.models.refusal import Refusal
 from kernelbraid.kernels.runtime.attention import attention, attention_decode
 
-FLASH_4, OURS = "kernelbraid_flash_attention_4", "kernelbraid_attention"
+FLASH_4, OURS = "kernelbraid_one_split", "kernelbraid_operators"
+"""No name may hold "flash_attention": transformers would look for a kernel of that name."""
 PACKED = "packed"
 """Stands for a mask where position_ids restart inside a row: only cu_seq_lens say where sequences begin."""
 

@@ -25,6 +25,7 @@ class StaticCache:
     table: torch.Tensor
     ours: bool
     decoding: bool = False
+    slots: torch.Tensor | None = field(default=None, init=False)
     is_compileable: bool = field(default=False, init=False)
 
     @staticmethod
@@ -54,8 +55,8 @@ class StaticCache:
         keys, values = self.keys[layer_idx], self.values[layer_idx]
         tokens = key_states.shape[2]
         if self.ours:
-            rows = (states.transpose(1, 2).flatten(0, 1) for states in (key_states, value_states))
-            kv_cache_store(*rows, self.slots(tokens), keys.flatten(0, 1), values.flatten(0, 1))
+            k, v = (states.transpose(1, 2).flatten(0, 1) for states in (key_states, value_states))
+            kv_cache_store(k, v, self._slots(layer_idx, tokens), keys.flatten(0, 1), values.flatten(0, 1))
             return key_states, value_states
         if not self.decoding:
             keys[:, :tokens], values[:, :tokens] = key_states.transpose(1, 2), value_states.transpose(1, 2)
@@ -66,12 +67,12 @@ class StaticCache:
         values.index_put_((row, place), value_states.transpose(1, 2))
         return key_states, value_states
 
-    def slots(self, tokens: int) -> torch.Tensor:
-        """Where new tokens go [batch * tokens] int64, counted over all sequences' places."""
-        place = torch.arange(tokens, device=self.seen.device) + self.table * self.capacity
-        if self.decoding:
-            place = place + self.seen[:, None]
-        return place.flatten()
+    def _slots(self, layer_idx: int, tokens: int) -> torch.Tensor:
+        """Where new tokens go [batch * tokens] int64, counted over all sequences' places; the same for every layer."""
+        if layer_idx == 0 or self.slots is None:
+            place = torch.arange(tokens, device=self.seen.device) + self.table * self.capacity
+            self.slots = (place + self.seen[:, None] if self.decoding else place).flatten()
+        return self.slots
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Refuse: sequences differ in length, so positions are always given."""

@@ -1,15 +1,19 @@
-"""cuBLASLt without workspace: what a linear layer has to be so that a row's bits do not depend on the batch.
+"""What of others' libraries keeps a row's bits whatever the batch: cuBLASLt without workspace, and fused norms.
 
 With workspace cuBLAS splits k at small M, and rows differ between decode and a full forward. Two variables take it
-away and a third makes torch use cuBLASLt for every shape; torch reads them when it starts.
+away and a third makes torch use cuBLASLt for every shape; torch reads them when it starts. The norms of transformers'
+eager models add a row's squares in an order that depends on the number of rows up to 16, which showed in one row of
+some hundreds; torch's fused one has a block for each row.
 """
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
 from kernelbraid.kernels.models.refusal import Refusal
+from kernelbraid.kernels.models.subclasses import become
 
 STARVED = {
     "TORCH_BLAS_PREFER_CUBLASLT": "1",
@@ -29,3 +33,14 @@ def require_starved(environment: Mapping[str, str] = os.environ) -> None:
             "bfloat16 sums may be reduced in bfloat16: set "
             "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False"
         )
+
+
+def change_norms(model: torch.nn.Module) -> None:
+    """Make every RMSNorm of the model torch's fused one."""
+    for module in model.modules():
+        if hasattr(module, "variance_epsilon"):
+            become(module, _norm)
+
+
+def _norm(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.rms_norm(hidden_states, self.weight.shape, self.weight, self.variance_epsilon)

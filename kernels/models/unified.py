@@ -4,8 +4,6 @@ A module of class C becomes one of a subclass of C whose forward runs ours, so h
 dictionaries work as before. Query, key and value projections are one product, and so are gate and up.
 """
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from kernelbraid.kernels.models.joined import join
 from kernelbraid.kernels.models.refusal import Refusal
+from kernelbraid.kernels.models.subclasses import become
 from kernelbraid.kernels.runtime import rotary
 from kernelbraid.kernels.runtime.activation import silu_and_mul
 from kernelbraid.kernels.runtime.embedding import embedding
@@ -29,10 +28,10 @@ def change(model: torch.nn.Module) -> None:
     """Put every module of a causal model on our operators. Raises Refusal for what they do not compute."""
     _require_computable(model.config)
     inner = model.model
-    _become(inner.embed_tokens, _embedding)
-    _become(inner.norm, _norm)
-    _become(model.lm_head, _linear)
-    _become(inner.rotary_emb, _rotary)
+    become(inner.embed_tokens, _embedding)
+    become(inner.norm, _norm)
+    become(model.lm_head, _linear)
+    become(inner.rotary_emb, _rotary)
     inner.rotary_emb.cos_sin = _table(inner.rotary_emb, model.config.max_position_embeddings)
     for layer in inner.layers:
         _change_layer(layer)
@@ -56,27 +55,16 @@ def _require_computable(config: Any) -> None:
 def _change_layer(layer: torch.nn.Module) -> None:
     attention, mlp = layer.self_attn, layer.mlp
     attention.qkv = join([attention.q_proj, attention.k_proj, attention.v_proj])
-    _become(attention.o_proj, _linear)
-    _become(attention, _attention)
+    become(attention.o_proj, _linear)
+    become(attention, _attention)
     if hasattr(mlp, "experts"):
-        _become(mlp.gate, _router)
-        _become(mlp, _mixture)
+        become(mlp.gate, _router)
+        become(mlp, _mixture)
     else:
         mlp.gate_up = join([mlp.gate_proj, mlp.up_proj])
-        _become(mlp.down_proj, _linear)
-        _become(mlp, _mlp)
-    _become(layer, _layer)
-
-
-def _become(module: torch.nn.Module, forward: Callable[..., Any]) -> None:
-    kind = type(module)
-    if getattr(kind, "forward", None) is not forward:
-        module.__class__ = _subclass(kind, forward)
-
-
-@cache
-def _subclass(kind: type, forward: Callable[..., Any]) -> type:
-    return type(f"Unified{kind.__name__}", (kind,), {"forward": forward, "__module__": __name__})
+        become(mlp.down_proj, _linear)
+        become(mlp, _mlp)
+    become(layer, _layer)
 
 
 def _table(rotary_emb: Any, positions: int) -> torch.Tensor:

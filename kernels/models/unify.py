@@ -18,14 +18,15 @@ def unify(model: Model, kernels: Kernels = "unified", attention: Attention | Non
     """Change a Qwen2, Qwen3, Qwen3-MoE or Llama model in place, and give it back.
 
     `kernels="library"` composes what others ship: FlashAttention-4 with one split (or `attention="triton"`, ours),
-    cuBLASLt without workspace, stock norms. `"unified"` puts norms, RoPE, MLP, router, linear layers, embedding and
-    attention on our operators. Call it again after the model was moved. Raises Refusal (a ValueError) for another
+    cuBLASLt without workspace, torch's fused norms. `"unified"` puts norms, RoPE, MLP, router, linear layers, embedding
+    and attention on our operators. Call it again after the model was moved. Raises Refusal (a ValueError) for another
     architecture, dtype or setting.
     """
     _require_supported(model)
     match kernels:
         case "library":
             library.require_starved()
+            library.change_norms(model)
             _attend(model, attention or "flash_attn_4")
         case "unified":
             unified.change(model)

@@ -1,11 +1,13 @@
-"""`kernelbraid bench`: what the engine costs, and what the auditor is worth."""
+"""`kernelbraid bench`: what the engine costs, what the auditor is worth, and how fast the kernels are."""
 
 from typing import Annotated
 
 import typer
 
+from kernelbraid.kernels.models.widths import WIDTHS
 from kernelbraid.ops.bench.audit import bench_audit
 from kernelbraid.ops.bench.engine import bench_engine
+from kernelbraid.ops.bench.layers import ARMS, bench_layers, table
 from kernelbraid.ops.bench.long_log import bench_long_log
 from kernelbraid.ops.cli.options import Json
 from kernelbraid.ops.terminal import emit, say
@@ -66,3 +68,28 @@ def audit(
         return
     for key, value in figures.items():
         say(f"{key:<22}{value}")
+
+
+@bench_app.command("layers")
+def layers(
+    arms: Annotated[
+        str, typer.Option(metavar="NAMES", help="stock, library (needs flash-attn-4), library_triton, unified.")
+    ] = ",".join(ARMS),
+    models: Annotated[str, typer.Option(metavar="NAMES", help="Models whose layer is run.")] = ",".join(WIDTHS),
+    json: Json = False,
+) -> None:
+    """Run one decoder layer of five models through rollout and update, under each arm, on the GPU here.
+
+    Needs torch, transformers and a CUDA device. Each arm has a process of its own; together about two minutes.
+    """
+    unknown = [name for name in models.split(",") if name not in WIDTHS]
+    if unknown:
+        raise typer.BadParameter(f"no such model: {', '.join(unknown)}; there are {', '.join(WIDTHS)}")
+    result = bench_layers(tuple(arms.split(",")), tuple(models.split(",")))
+    if json:
+        emit(result)
+        return
+    for line in table(result):
+        say(line)
+    for failure in result["failed"]:
+        say(f"{failure['arm']}, {failure['model']}: {failure['failed']}")

@@ -21,7 +21,7 @@ import torch
 import transformers
 
 from kernelbraid.kernels import unify
-from kernelbraid.kernels.models.agreement import logits_agree
+from kernelbraid.kernels.models.agreement import first_differing_module, logits_agree
 from kernelbraid.kernels.models.refusal import Refusal
 from kernelbraid.kernels.runtime import ran, reset_ran
 
@@ -72,6 +72,8 @@ def agreement(name: str, arguments: argparse.Namespace) -> Mapping[str, object]:
     started = time.perf_counter()
     found = logits_agree(model, ids, LENGTHS, PROMPTS, arguments.graph)
     seconds = time.perf_counter() - started
+    if found.differing_rows and arguments.trace:
+        print("first to differ:", first_differing_module(model, ids[:, :301], 301, 96), flush=True)
     operators = [f"{each.operator}/{each.symbol}: {each.kind} {each.digest[:8]} x{each.calls}" for each in ran()]
     return {"model": name, **asdict(found), "seconds": round(seconds, 2), "operators": operators}
 
@@ -84,6 +86,7 @@ def main() -> int:
     parser.add_argument("--attention", default=None, choices=["flash_attn_4", "triton"])
     parser.add_argument("--experts", default=None, help="transformers' implementation of the experts")
     parser.add_argument("--graph", action="store_true", help="replay a CUDA graph for each decoded token")
+    parser.add_argument("--trace", action="store_true", help="name the module that differs first")
     parser.add_argument("--vocabulary", type=int, default=32000)
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()

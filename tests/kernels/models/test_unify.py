@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 from kernelbraid.kernels import unify  # noqa: E402
-from kernelbraid.kernels.models.agreement import logits_agree  # noqa: E402
+from kernelbraid.kernels.models.agreement import first_differing_module, logits_agree  # noqa: E402
 from kernelbraid.kernels.models.decoding import Decoder  # noqa: E402
 from kernelbraid.kernels.models.refusal import Refusal  # noqa: E402
 from kernelbraid.kernels.runtime import ran  # noqa: E402
@@ -133,6 +133,21 @@ def test_ragged_decode_follows_the_full_forward(model_type: str, small: Small, i
     assert agreement.rows == 34
     assert agreement.largest_difference < NEAR
     assert "attention_decode_bf16" in [each.symbol for each in ran()]
+
+
+def test_the_module_that_differs_first_is_named(small: Small, ids: Any) -> None:
+    # given a projection that looks at the number of rows
+    model = unify(small("qwen3"))
+    projection = model.model.layers[1].mlp.down_proj
+    forward = projection.forward
+    projection.forward = lambda x: forward(x) + (x.shape[1] == 1)
+
+    # when
+    found = first_differing_module(model, ids, length=20, prompt=7)
+
+    # then
+    assert found is not None
+    assert found[:2] == ("model.layers.1.mlp.down_proj", 7)
 
 
 def test_padding_on_the_left_changes_nothing(small: Small, ids: Any) -> None:

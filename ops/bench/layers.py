@@ -1,0 +1,109 @@
+"""One decoder layer of the five models through a step of reinforcement learning: rollout, then one update.
+
+Arms: `stock` (transformers' eager layers with SDPA), which has to compute old log-probabilities once more; `library`
+(FlashAttention-4, cuBLASLt without workspace) and `unified` (our operators), which reuse those of the rollout. Each
+arm runs in a process of its own. A phase's milliseconds are weighted as a rollout of 1,024 tokens after a prompt of
+1,024 and one update over as many tokens would, for a batch of 8: one prefill, 1,024 decoded tokens, one recomputed
+forward (stock alone), one forward and backward.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from kernelbraid.kernels.models.widths import WIDTHS
+
+WEIGHTS: Mapping[str, float] = {"prefill": 1, "decode": 1024, "recompute": 1, "update": 1}
+RECOMPUTING = ("stock",)
+STARVED = {"TORCH_BLAS_PREFER_CUBLASLT": "1", "CUBLAS_WORKSPACE_CONFIG": ":16:8", "CUBLASLT_WORKSPACE_SIZE": "1"}
+ARMS = ("stock", "library", "unified")
+TIMEOUT_S = 420.0
+
+Result = Mapping[str, Any]
+
+
+def bench_layers(arms: Sequence[str] = ARMS, models: Sequence[str] = tuple(WIDTHS)) -> Result:
+    """Phases by arm and model, the weighted sums, how many times better an arm is than another, and what failed."""
+    return summary({arm: _lines(arm, models) for arm in arms})
+
+
+def summary(lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> Result:
+    """The lines of each arm's process, put together."""
+    environments = [line["environment"] for each in lines.values() for line in each if "environment" in line]
+    measured = {arm: {line["model"]: line for line in each if "ms" in line} for arm, each in lines.items()}
+    failed = [line for each in lines.values() for line in each if "failed" in line]
+    sums = {
+        arm: {model: weighted_ms(arm, line["ms"]) for model, line in each.items()} for arm, each in measured.items()
+    }
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "environment": environments[0] if environments else None,
+        "weights": dict(WEIGHTS),
+        "ms": {arm: {model: line["ms"] for model, line in each.items()} for arm, each in measured.items()},
+        "sum_ms": sums,
+        "times_better": times_better(sums),
+        "operators": {model: line["operators"] for model, line in measured.get("unified", {}).items()},
+        "failed": failed,
+    }
+
+
+def weighted_ms(arm: str, phases: Mapping[str, float]) -> float:
+    """The sum over a rollout and an update; only a stock layer is recomputed."""
+    counted = (phase for phase in WEIGHTS if phase != "recompute" or arm in RECOMPUTING)
+    return sum(WEIGHTS[phase] * phases[phase] for phase in counted)
+
+
+def times_better(sums: Mapping[str, Mapping[str, float]]) -> Mapping[str, Mapping[str, float]]:
+    """For each pair of arms, the first's sum over the second's, by model and as geometric mean."""
+    found: dict[str, Mapping[str, float]] = {}
+    for before, after in (("stock", "library"), ("stock", "unified"), ("library", "unified")):
+        shared = [model for model in sums.get(before, {}) if model in sums.get(after, {})]
+        if shared:
+            ratios = {model: sums[before][model] / sums[after][model] for model in shared}
+            found[f"{before}/{after}"] = ratios | {"mean": statistics.geometric_mean(ratios.values())}
+    return found
+
+
+def table(result: Result) -> Iterator[str]:
+    """Milliseconds of each phase, and the sums, as lines of Markdown."""
+    phases = ("prefill", "decode", "recompute", "update_forward", "update")
+    yield "| model | arm | " + " | ".join(phases) + " | sum | stock / arm |"
+    yield "|---" * (len(phases) + 4) + "|"
+    for model in WIDTHS:
+        for arm in result["ms"]:
+            ms = result["ms"][arm].get(model)
+            if ms is not None:
+                yield _row(result, model, arm, [ms[phase] for phase in phases])
+
+
+def _row(result: Result, model: str, arm: str, ms: Sequence[float]) -> str:
+    total = result["sum_ms"][arm][model]
+    stock = result["sum_ms"].get("stock", {}).get(model)
+    ratio = f"{stock / total:.2f}" if stock else ""
+    return f"| {model} | {arm} | " + " | ".join(f"{each:.4f}" for each in ms) + f" | {total:.1f} | {ratio} |"
+
+
+def _lines(arm: str, models: Sequence[str]) -> list[Mapping[str, Any]]:
+    """What the arm's process wrote, and a line that says so where it ended early."""
+    command = [sys.executable, "-m", "kernelbraid.ops.bench.layer_phases", arm, *models]
+    environment = os.environ | (STARVED if arm.startswith("library") else {})
+    with tempfile.TemporaryFile("w+") as written, tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(command, env=environment, stdout=written, stderr=said)
+        try:
+            ended = f"ended with {process.wait(TIMEOUT_S)}"
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            ended = f"was ended after {TIMEOUT_S:.0f} s"
+        for file in (written, said):
+            file.seek(0)
+        lines: list[Mapping[str, Any]] = [json.loads(line) for line in written if line.startswith("{")]
+        if process.returncode:
+            lines.append({"arm": arm, "model": "", "failed": f"the process {ended}: {said.read()[-2000:]}"})
+    return lines

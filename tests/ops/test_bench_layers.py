@@ -1,0 +1,50 @@
+"""Sums and ratios of the layer benchmark; its times need a GPU."""
+
+import pytest
+
+from kernelbraid.ops.bench import layers
+from kernelbraid.ops.bench.layers import summary, table, weighted_ms
+
+PHASES = {"prefill": 2.0, "decode": 0.1, "recompute": 2.0, "update_forward": 2.0, "update": 6.0}
+
+
+def test_only_a_stock_layer_pays_for_recomputing() -> None:
+    assert weighted_ms("stock", PHASES) == pytest.approx(2 + 102.4 + 2 + 6)
+    assert weighted_ms("unified", PHASES) == pytest.approx(2 + 102.4 + 6)
+
+
+def test_an_arm_is_compared_over_the_models_that_both_ran() -> None:
+    # given
+    faster = {phase: ms / 2 for phase, ms in PHASES.items()}
+    lines = {
+        "stock": [{"environment": {"gpu": "a"}}, *({"model": name, "ms": PHASES} for name in ("Qwen3-4B", "Qwen3-8B"))],
+        "unified": [
+            {"model": "Qwen3-4B", "ms": faster, "operators": {"rms_norm": "root"}},
+            {"model": "Qwen3-8B", "failed": "out of memory", "arm": "unified"},
+        ],
+    }
+
+    # when
+    result = summary(lines)
+
+    # then
+    ratio = (2 + 102.4 + 2 + 6) / ((2 + 102.4 + 6) / 2)
+    assert result["times_better"] == {"stock/unified": pytest.approx({"Qwen3-4B": ratio, "mean": ratio})}
+    assert result["environment"] == {"gpu": "a"}
+    assert [line["model"] for line in result["failed"]] == ["Qwen3-8B"]
+    assert [row.split("|")[1:3] for row in list(table(result))[2:]] == [
+        [" Qwen3-4B ", " stock "],
+        [" Qwen3-4B ", " unified "],
+        [" Qwen3-8B ", " stock "],
+    ]
+
+
+def test_a_process_that_dies_is_a_failure_and_not_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a Python without the module that measures
+    monkeypatch.setattr(layers.sys, "executable", "/bin/false")
+
+    # when
+    result = layers.bench_layers(("stock",), ("Qwen3-4B",))
+
+    # then
+    assert "ended with 1" in result["failed"][0]["failed"]
