@@ -48,8 +48,8 @@ class TritonCompiler:
     name: str = "triton"
     flags: tuple[str, ...] = FLAGS
     launchers: Path | None = None
-    """A Triton cache with launch stubs, which a C compiler would take longer to make than the kernels; they follow
-    from kernels' signatures alone."""
+    """A Triton cache with what takes longer than kernels to compile and is the same for all candidates: launch stubs,
+    which follow from kernels' signatures, and Triton's digest of itself."""
 
     def for_calls(self, calls: Iterable[tuple[Entry, Mapping[str, int]]]) -> "TritonCompiler":
         """The same compiler for these entries and dims, each pair once."""

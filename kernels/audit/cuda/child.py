@@ -32,6 +32,9 @@ class Backend(Protocol):
     def versions(self) -> Mapping[str, str]:
         """Of the packages that a candidate's speed and bits depend on."""
 
+    def warm(self) -> None:
+        """Before any fork: what every process would else work out for itself, and is the same for all of them."""
+
     def open(self, shared: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         """Start the device here and map the auditor's buffers."""
 

@@ -5,19 +5,25 @@ Imported by the zygote before it forks, so nothing at module level may start CUD
 
 import ctypes
 import os
+import subprocess
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 import triton
+import triton.experimental.gluon
+from triton.backends.nvidia import compiler, driver
 from triton.compiler.errors import CompilationError
+from triton.runtime.cache import triton_key
 from triton.runtime.errors import OutOfResources, PTXASError
 
 from kernelbraid.kernels.audit.cuda.child import Run
 from kernelbraid.kernels.audit.cuda.frames import ITEM_BYTES, Space, TensorPlace, Trouble
 
 _TYPES = {"float32": "<f4", "bfloat16": "<i2", "int32": "<i4", "int64": "<i8"}
+_ARCHITECTURES = (80, 90)
 _LAZY_PEER_ACCESS = 1
 _PRODUCT_SIZE = 8192
 _LAUNCHES = 256
@@ -57,6 +63,21 @@ class CudaBackend:
     def versions(self) -> Mapping[str, str]:
         """Of torch, the CUDA it was built with, and Triton."""
         return {"torch": torch.__version__, "triton": triton.__version__, "cuda": str(torch.version.cuda)}
+
+    def warm(self) -> None:
+        """Triton's digest of itself, its assembler's version, where its libraries lie, digests of its own functions.
+
+        Half a second in every process that launches a kernel, otherwise.
+        """
+        triton_key()
+        for found in vars(triton.language).values():
+            if isinstance(found, triton.JITFunction):
+                found.cache_key  # noqa: B018 it is kept
+        # Where a program may not be started here, each process asks for itself.
+        with suppress(OSError, AssertionError, subprocess.SubprocessError):
+            driver.library_dirs()
+            for architecture in _ARCHITECTURES:
+                compiler.get_ptxas_version(architecture)
 
     def open(self, shared: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         """Start CUDA here and open the owner's allocations."""

@@ -26,6 +26,9 @@ class HostBackend:
         """numpy's."""
         return {"numpy": np.__version__}
 
+    def warm(self) -> None:
+        """Nothing."""
+
     def open(self, shared: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         """Map the memory files, in the order of Space."""
         self._maps = [

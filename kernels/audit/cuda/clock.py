@@ -7,9 +7,9 @@ done shows poison there. Host code of the arms that are not being timed is stopp
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from statistics import median
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.clock import FLOOR, Copy, GroupSamples, Pace, blaming, collect, joined
 from kernelbraid.kernels.audit.comparison import first_difference, inaccuracy
+from kernelbraid.kernels.audit.cuda.cores import on_core, pin, timing_cores
 from kernelbraid.kernels.audit.cuda.device import Conditions
 from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
 from kernelbraid.kernels.audit.cuda.profile import Profile
@@ -148,6 +149,7 @@ class DeviceSession:
     outputs: DeviceOutputs
     profile: Profile
     pace: Pace | None = None
+    cores: tuple[int, int] = field(default_factory=timing_cores)
     copies: list[Copy] = field(default_factory=list)
     record: Record = field(default_factory=Record)
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(secrets.randbits(128)))
@@ -205,24 +207,38 @@ class DeviceSession:
             self._set.stack.close()
             self._set = None
 
+    @contextmanager
+    def starting(self, plan: Plan) -> Iterator[None]:
+        """Make the plan's processes ready beside what happens inside; a failure in there comes first."""
+        with ThreadPoolExecutor(1) as aside:
+            ready = aside.submit(self._ready, plan.arms)
+            yield
+            ready.result()
+
     def _groups(self, plan: Plan, count: int) -> list[GroupSamples]:
         """So many groups, a few by each set of fresh processes."""
         found = []
         for _ in range(count):
             runners = self._runners(plan.arms)
-            with self.profile.phase("groups"):
+            with self.profile.phase("groups"), on_core(self.cores[0]):
                 found.append(self._time_group(plan, runners))
         return found
 
     def _runners(self, arms: Sequence[str]) -> Mapping[str, DeviceRunner]:
-        """The processes of these arms: those at hand, until they have timed their groups."""
+        """The processes of these arms, and nothing else left running: those at hand until they timed their groups."""
+        found = self._ready(arms)
+        found.groups_left -= 1
+        with self.profile.phase("quiet"):
+            self.spares.quiet()
+        return found.runners
+
+    def _ready(self, arms: Sequence[str]) -> ProcessSet:
         if self._set is not None and (self._set.groups_left == 0 or not set(arms) <= set(self._set.runners)):
             self.close()
         if self._set is None:
             stack = ExitStack()
             self._set = ProcessSet(stack, self._start(stack, self._worth_starting(arms)), GROUPS_PER_START)
-        self._set.groups_left -= 1
-        return self._set.runners
+        return self._set
 
     def _worth_starting(self, arms: Sequence[str]) -> tuple[str, ...]:
         """These, and what a later plan may add to them: the root, unless it is the incumbent itself."""
@@ -230,7 +246,7 @@ class DeviceSession:
         return tuple(arm for arm in self.artifacts if arm in arms or not (rooted and arm == ROOT))
 
     def _start(self, stack: ExitStack, arms: Sequence[str]) -> dict[str, DeviceRunner]:
-        """Every arm's process and the empty candidate's, captured and stopped, with nothing else left running."""
+        """Every arm's process and the empty candidate's, captured and stopped."""
         artifacts = {**{arm: self.artifacts[arm] for arm in arms}, FLOOR: self.floor}
         try:
             with self.profile.phase("take processes"):
@@ -245,8 +261,6 @@ class DeviceSession:
             with self.profile.phase("load and capture"), ThreadPoolExecutor(len(runners)) as pool:
                 # Side by side: it is their host code that takes the time.
                 list(pool.map(lambda arm: self._make_ready(arm, runners[arm], artifacts[arm]), runners))
-            with self.profile.phase("quiet"):
-                self.spares.quiet()
         except BaseException:
             stack.close()
             raise
@@ -260,6 +274,7 @@ class DeviceSession:
                 runner.prepare(message.layout, message.packed)
                 runner.capture(message.layout)
             runner.freeze()
+            pin(runner.pid, self.cores[1])
 
     def _first_pace(self, runners: Mapping[str, DeviceRunner]) -> Pace:
         pacer = INCUMBENT if INCUMBENT in runners else next(iter(runners))

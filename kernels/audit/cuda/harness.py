@@ -10,6 +10,7 @@ import platform
 import secrets
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -40,6 +41,7 @@ from kernelbraid.kernels.audit.harness import Harness, Progress
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.native import native_programs
 from kernelbraid.kernels.audit.outcome import (
+    CANDIDATE,
     INCUMBENT,
     ROOT,
     AuditOutcome,
@@ -58,6 +60,8 @@ from kernelbraid.kernels.toolchains.cc import find_compiler
 from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
 
 HERE = Path(__file__).resolve().parent
+CHECKED_MESSAGES = 4
+"""The room for messages of checks, in messages of the size that they are filled to: a single call may be larger."""
 SPARES = 11
 """Two processes that check a candidate, two sets of four that time it, and one that makes timed calls again."""
 
@@ -101,7 +105,8 @@ class DeviceHarness(Harness):
         self._paces: dict[str, Pace] = {}
         self.profile = Profile()
         """Of the last audit or timing, where one runs at a time."""
-        self._vault = Vault(device, operator, self._reference, np.random.default_rng(secrets.randbits(128)))
+        rng = np.random.default_rng(secrets.randbits(128))
+        self._vault = Vault(device, operator, self._reference, rng, CHECKED_MESSAGES * self._limits.message_bytes)
         self._inputs, self._outputs = self._allocate()
         self._empty = self._floor = bare(self._empty_candidate().sources)
         self._zygote: Zygote | None = None
@@ -132,23 +137,60 @@ class DeviceHarness(Harness):
         )
 
     def audit(self, candidate: Candidate, root: Candidate, incumbent: Callable[[], Candidate]) -> AuditOutcome:
-        """As on the CPU, with a profile; the processes of the next audit are started as this one ends."""
+        """As on the CPU, but all of it under the device's lock once the candidate is built.
+
+        What will be timed is loaded and captured beside the checks.
+        """
+        progress = Progress()
         with self._profiled():
-            return super().audit(candidate, root, incumbent)
+            try:
+                self._ready()
+                self._build(candidate, progress)
+                with self._device_held():
+                    self._check_and_time(root, incumbent, progress)
+            except AuditFailure as failure:
+                return progress.failed(self._judged(failure))
+            return progress.verified(CANDIDATE)
 
     def time(self, candidate: Candidate, root: Candidate, incumbent: Callable[[], Candidate]) -> TimingOutcome:
         """As on the CPU, with a profile."""
         with self._profiled():
             return super().time(candidate, root, incumbent)
 
+    def _check_and_time(self, root: Candidate, incumbent: Callable[[], Candidate], progress: Progress) -> None:
+        arms = self._arms(root, incumbent, progress)
+        with self._session(arms) as session:
+            with session.starting(SCREEN):
+                self._check_due(progress)
+            started = time.perf_counter()
+            try:
+                self._time_in(session, arms, progress)
+            finally:
+                progress.timing_s = time.perf_counter() - started
+        self._check_timed_shapes(progress)
+
+    def _arms(self, root: Candidate, incumbent: Callable[[], Candidate], progress: Progress) -> dict[str, Artifact]:
+        assert progress.artifact is not None, "it was just built"
+        best = incumbent()
+        progress.incumbent = best.name
+        known = {name: self._known_artifact(name, arm) for name, arm in ((ROOT, root), (INCUMBENT, best))}
+        return {**known, CANDIDATE: progress.artifact}
+
     @contextmanager
     def _profiled(self) -> Iterator[None]:
         self.profile.clear()
         with self.profile.phase("all"):
             yield
-        with suppress(AuditFailure), lock.held(self._timing_lock):
-            self._ready()
-            self._spares.prepare(SPARES)
+
+    @contextmanager
+    def _device_held(self) -> Iterator[None]:
+        """The device's lock; processes for whoever holds it next begin to start before it is given back."""
+        with lock.held(self._timing_lock):
+            try:
+                yield
+            finally:
+                with suppress(AuditFailure):
+                    self._spares.prepare(SPARES)
 
     def close(self) -> None:
         """End every process, give the device's memory back and remove the temporary files."""
@@ -160,12 +202,11 @@ class DeviceHarness(Harness):
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _allocate(self) -> tuple[DeviceInputs, DeviceOutputs]:
-        """The two buffers that processes share with us, as large as any message needs."""
+        """The two buffers that processes share with us: checks' messages first, then those that are timed."""
         inputs, outputs = self._vault.shared_bytes()
-        least = max(4 * self._limits.message_bytes, 1)
         return (
-            DeviceInputs(self.device, self.device.allocate(max(inputs, least))),
-            DeviceOutputs(self.device, self.device.allocate(max(outputs, least) + GUARD_BYTES)),
+            DeviceInputs(self.device, self.device.allocate(inputs)),
+            DeviceOutputs(self.device, self.device.allocate(outputs + GUARD_BYTES)),
         )
 
     def _start(self, wanted: Sandbox | None) -> tuple[Sandbox, str | None]:
@@ -176,6 +217,7 @@ class DeviceHarness(Harness):
                 self._zygote = Zygote(self._settings(box))
                 self._health_check(box, self._empty)
                 self._ceilings = self._measured()
+                self._spares.prepare(SPARES)
                 return box, None
             except AuditFailure as failure:
                 refusal = failure.evidence
@@ -243,17 +285,20 @@ class DeviceHarness(Harness):
                 self._artifacts.setdefault(candidate.digest, found)
         return found
 
-    def _check(self, candidate: Candidate, progress: Progress) -> None:
-        """As on the CPU, while the processes that the audit will need open the device; compiled for what is due."""
-        with lock.held(self._timing_lock):
-            self._spares.prepare(SPARES)
+    def _build(self, candidate: Candidate, progress: Progress) -> None:
+        """Compiled for what is due."""
         progress.due = tuple(cases_of(self.operator))
         progress.built(self._artifact(candidate, progress.due))
-        self._check_due(progress)
+
+    def _check(self, candidate: Candidate, progress: Progress) -> None:
+        self._build(candidate, progress)
+        with self._device_held():
+            self._check_due(progress)
 
     def _run_checks(self, progress: Progress) -> None:
+        """Under the device's lock."""
         assert progress.artifact is not None, "checks follow the build"
-        with lock.held(self._timing_lock), ExitStack() as stack:
+        with ExitStack() as stack:
             with self.profile.phase("load for checks"):
                 first, second = (stack.enter_context(self._spares.take(graphs)) for graphs in (True, False))
                 for runner in (first, second):
@@ -267,28 +312,36 @@ class DeviceHarness(Harness):
                 progress.printed = first.printed()
 
     def _check_timed_shapes(self, progress: Progress) -> None:
-        """As on the CPU, and by compute-sanitizer where one is used."""
+        """As on the CPU, and by compute-sanitizer where one is used; under the device's lock."""
         super()._check_timed_shapes(progress)
         if self._sanitizer is None or progress.confirmation is None or progress.artifact is None:
             return
-        with lock.held(self._timing_lock):
+        with self.profile.phase("sanitizer"):
             parts = (self._settings(self._sandbox), self.operator, self._reference)
             progress.tally.passed["sanitizer"] += Sanitizer(self._sanitizer, *parts).check(progress.artifact)
 
     def _time_stages(self, arms: Mapping[str, Artifact], progress: Progress) -> None:
+        """Under the device's lock."""
+        try:
+            with self._session(arms) as session:
+                self._time_in(session, arms, progress)
+        finally:
+            with suppress(AuditFailure):
+                self._spares.prepare(SPARES)
+
+    def _time_in(self, session: DeviceSession, arms: Mapping[str, Artifact], progress: Progress) -> None:
         """As on the CPU, with another plan where the root is an arm of its own."""
         rooted = arms[ROOT].digest == arms[INCUMBENT].digest
-        with self._session(arms) as session:
-            with self.profile.phase("screen"):
-                progress.screen = stages.screen(session, self._weights, SCREEN)
-            self._believe(session, progress.screen, progress)
-            session.copies.clear()
-            if not statistics.screen(progress.screen, self._weights):
-                return
-            with self.profile.phase("confirmation"):
-                wanted = CONFIRMATION if rooted else BESIDE_ROOT
-                progress.confirmation = stages.confirm(session, self._weights, wanted)
-            self._believe(session, progress.confirmation, progress)
+        with self.profile.phase("screen"):
+            progress.screen = stages.screen(session, self._weights, SCREEN)
+        self._believe(session, progress.screen, progress)
+        session.copies.clear()
+        if not statistics.screen(progress.screen, self._weights):
+            return
+        with self.profile.phase("confirmation"):
+            wanted = CONFIRMATION if rooted else BESIDE_ROOT
+            progress.confirmation = stages.confirm(session, self._weights, wanted)
+        self._believe(session, progress.confirmation, progress)
 
     def _judged(self, failure: AuditFailure) -> AuditFailure:
         """As on the CPU, with a second look from a new zygote before the device is called faulty."""
@@ -306,7 +359,7 @@ class DeviceHarness(Harness):
         self._zygote = Zygote(self._settings(self._sandbox))
 
     @contextmanager
-    def _session(self, arms: Mapping[str, Artifact]) -> Iterator[Repeatable]:
+    def _session(self, arms: Mapping[str, Artifact]) -> Iterator[DeviceSession]:
         parts = (self._spares, arms, self._empty, self._vault, self._inputs, self._outputs, self.profile)
         own = DeviceSession(self.operator, self._reference, *parts, self._pace(arms))
         try:

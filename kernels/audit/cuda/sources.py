@@ -11,6 +11,7 @@ from kernelbraid.kernels.audit.failure import CandidateFailed
 from kernelbraid.kernels.audit.outcome import Correctness
 
 SOURCES, CACHE = "sources", "cache"
+KEY = "triton_key.json"
 MOST_UNPACKED_BYTES = 512 << 20
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -42,11 +43,11 @@ def _archived(files: Mapping[str, bytes]) -> bytes:
 
 
 def write_stubs(artifact: Artifact, folder: Path) -> None:
-    """The artifact's launch stubs, in a folder that is laid out as Triton's cache."""
+    """The artifact's launch stubs and Triton's digest of itself, in a folder that is laid out as Triton's cache."""
     folder.mkdir(exist_ok=True)
     with zipfile.ZipFile(io.BytesIO(artifact.checked_image())) as archive:
         for name in archive.namelist():
-            if name.startswith(f"{CACHE}/") and name.endswith(".so"):
+            if name.startswith(f"{CACHE}/") and name.endswith((".so", KEY)):
                 path = folder / Path(name).relative_to(CACHE)
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(archive.read(name))

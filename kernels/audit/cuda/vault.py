@@ -4,7 +4,9 @@ A few sets are drawn by the operator once; a message's inputs are spliced togeth
 every message, so that neither an address nor a fingerprint of an earlier call says anything about this one.
 """
 
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelbraid.kernels.audit.comparison import widened
 from kernelbraid.kernels.audit.cuda.device import Buffer, Device, Rows
 from kernelbraid.kernels.audit.cuda.runner import packed_layout
 from kernelbraid.kernels.audit.layout import Layout, Place, plan_layout
@@ -29,6 +30,7 @@ MOST_MESSAGE_BYTES = 16 << 30
 MEMORY_RATIO = 0.3
 """Of the device's memory for all workloads' messages; the blocks behind them take less than that again."""
 _FLOATING = ("float32", "bfloat16")
+_EXPONENT = np.uint16(0x7F80)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ class Vault:
     operator: Operator
     reference: Reference
     rng: np.random.Generator
+    first_byte: int = 0
+    """Of both shared buffers: what lies before is for other messages."""
     _sets: dict[str, "Sets"] = field(default_factory=dict)
     _messages: dict[tuple[str, int], Message] = field(default_factory=dict)
 
@@ -112,6 +116,7 @@ class Vault:
 
     def messages(self, calls: Sequence[int]) -> list[Message]:
         """One message a workload with so many calls each; kept until a workload's count changes."""
+        self._draw()
         return [self._kept(index, count) for index, count in enumerate(calls)]
 
     @property
@@ -121,7 +126,7 @@ class Vault:
     @cached_property
     def _rooms(self) -> list[Layout]:
         """Where each workload's largest message lies."""
-        rooms, input_end, output_end = [], 0, 0
+        rooms, input_end, output_end = [], self.first_byte, self.first_byte
         for index, (workload, count) in enumerate(zip(self._workloads, self.most_calls, strict=True)):
             rooms.append(self._plan(workload, count, index, input_end, output_end))
             input_end, output_end = rooms[-1].input_end, rooms[-1].output_end
@@ -141,17 +146,23 @@ class Vault:
             self._messages[key] = self._message(workload, layout)
         return self._messages[key]
 
-    def _drawn(self, workload: Workload) -> "Sets":
-        """The workload's sets, drawn once."""
-        if workload.name not in self._sets:
-            entry = self.operator.entry(workload.entry)
-            values = [self.reference.make_inputs(entry, workload.dims, self.rng, "normal") for _ in range(DRAWN_SETS)]
+    def _draw(self) -> None:
+        """All workloads' sets, once, side by side: those of large ones are a billion numbers."""
+        if self._sets:
+            return
+        pairs = [workload for workload in self._workloads for _ in range(DRAWN_SETS)]
+        with ThreadPoolExecutor(min(len(pairs), os.cpu_count() or 1)) as pool:
+            drawn = iter(list(pool.map(self._drawn, pairs, self.rng.spawn(len(pairs)))))
+        for workload in self._workloads:
+            entry, values = self.operator.entry(workload.entry), [next(drawn) for _ in range(DRAWN_SETS)]
             mixed = frozenset(tensor.name for tensor in entry.inputs if _mixes(tensor.name, tensor.dtype, values))
             self._sets[workload.name] = Sets(*self._uploaded(entry, values), mixed)
-        return self._sets[workload.name]
+
+    def _drawn(self, workload: Workload, rng: np.random.Generator) -> Mapping[str, NDArray[Any]]:
+        return self.reference.make_inputs(self.operator.entry(workload.entry), workload.dims, rng, "normal")
 
     def _message(self, workload: Workload, layout: Layout) -> Message:
-        sets = self._drawn(workload)
+        sets = self._sets[workload.name]
         one, next_one = self._plan(workload, 2).calls
         pitch = next_one.inputs[0].offset - one.inputs[0].offset
         calls = -(-max(LEAST_BLOCK_CALLS, len(layout.calls)) // DRAWN_SETS) * DRAWN_SETS
@@ -201,7 +212,14 @@ def _wound(first: int, count: int, size: int) -> list[tuple[int, int, int]]:
 
 def _mixes(name: str, dtype: str, sets: Sequence[Mapping[str, NDArray[Any]]]) -> bool:
     """An operator may plant NaN where a kernel must not read, at places that depend on its integer inputs."""
-    return dtype in _FLOATING and all(bool(np.isfinite(widened(np.asarray(values[name]))).all()) for values in sets)
+    return dtype in _FLOATING and all(_all_finite(np.asarray(values[name])) for values in sets)
+
+
+def _all_finite(values: NDArray[Any]) -> bool:
+    """By the exponent where it is bfloat16: there are a billion of them."""
+    if values.dtype == np.uint16:
+        return not bool(((values & _EXPONENT) == _EXPONENT).any())
+    return bool(np.isfinite(values).all())
 
 
 def _stretch(place: Place, where: float, how_much: float) -> tuple[int, int]:

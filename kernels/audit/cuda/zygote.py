@@ -38,6 +38,7 @@ class Zygote:
 
     def serve(self) -> None:
         """Until the auditor closes its end or dies."""
+        self.backend.warm()
         self._tell({"versions": dict(self.backend.versions())})
         while True:
             request, descriptors, _, _ = socket.recv_fds(self.control, MOST_REQUEST_BYTES, MOST_DESCRIPTORS)

@@ -3,7 +3,7 @@
 Run as `python -I build.py SPECIFICATION` in the folder of the sources; it holds the candidate's host code and is
 therefore never trusted. The host code is called for every shape on tensors without data; its launches compile and
 are recorded, nothing runs. SPECIFICATION is JSON: {"architecture": 90, "calls": [[symbol, [[dtype, shape], ...]]],
-"launchers": a cache with launch stubs to begin with, or nothing}.
+"launchers": a cache with launch stubs and Triton's digest of itself to begin with, or nothing}.
 Leaves ARTIFACT, a zip of the sources and of Triton's cache (metadata and machine code), and RESOURCES.
 """
 
@@ -29,6 +29,7 @@ HERE = Path(__file__).parent
 ARTIFACT = "kernel.zip"
 RESOURCES = "resources.json"
 CACHE = "cache"
+KEY = "triton_key.json"
 SHARED_BYTES = {80: 166_912, 90: 232_448}
 """Shared memory that one block may have, by compute capability (CUDA C++ Programming Guide)."""
 _REGISTERS = re.compile(r"Used (\d+) registers")
@@ -159,6 +160,7 @@ def main(specification: str) -> int:
     if launchers := wanted.get("launchers"):
         shutil.copytree(launchers, CACHE, dirs_exist_ok=True)
     try:
+        keep_key()
         recorder = Recorder(wanted["architecture"], io.StringIO())
         launches = compile_calls(recorder, wanted["calls"])
         recorder.launchers.finish()
@@ -170,6 +172,19 @@ def main(specification: str) -> int:
     Path(RESOURCES).write_text(json.dumps(_facts(kernels, launches, time.perf_counter() - started)))
     pack({"kernels": [asdict(kernel) for kernel in kernels], "launches": launches})
     return 0
+
+
+def keep_key() -> None:
+    """Triton's digest of itself, which takes half a second, beside the launch stubs; taken from there if it is."""
+    from triton.runtime import cache
+
+    path = Path(CACHE) / "installation" / KEY
+    if path.exists():
+        key = json.loads(path.read_text())
+        cache.triton_key = lambda: key
+    else:
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(cache.triton_key()))
 
 
 def compile_calls(recorder: Recorder, calls: list[Any]) -> list[Any]:
