@@ -7,23 +7,20 @@ arm runs in a process of its own. A phase's milliseconds are weighted as a rollo
 forward (stock alone), one forward and backward.
 """
 
-import json
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from kernelbraid.kernels.models.widths import WIDTHS
+from kernelbraid.ops.bench.arm import Line, lines_of
 
 WEIGHTS: Mapping[str, float] = {"prefill": 1, "decode": 1024, "recompute": 1, "update": 1}
 RECOMPUTING = ("stock",)
 STARVED = {"TORCH_BLAS_PREFER_CUBLASLT": "1", "CUBLAS_WORKSPACE_CONFIG": ":16:8", "CUBLASLT_WORKSPACE_SIZE": "1"}
 ARMS = ("stock", "library", "unified")
 TIMEOUT_S = 420.0
+MODULE = "kernelbraid.ops.bench.layer_phases"
 
 Result = Mapping[str, Any]
 
@@ -33,7 +30,7 @@ def bench_layers(arms: Sequence[str] = ARMS, models: Sequence[str] = tuple(WIDTH
     return summary({arm: _lines(arm, models) for arm in arms})
 
 
-def summary(lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> Result:
+def summary(lines: Mapping[str, Sequence[Line]]) -> Result:
     """The lines of each arm's process, put together."""
     environments = [line["environment"] for each in lines.values() for line in each if "environment" in line]
     measured = {arm: {line["model"]: line for line in each if "ms" in line} for arm, each in lines.items()}
@@ -89,21 +86,6 @@ def _row(result: Result, model: str, arm: str, ms: Sequence[float]) -> str:
     return f"| {model} | {arm} | " + " | ".join(f"{each:.4f}" for each in ms) + f" | {total:.1f} | {ratio} |"
 
 
-def _lines(arm: str, models: Sequence[str]) -> list[Mapping[str, Any]]:
-    """What the arm's process wrote, and a line that says so where it ended early."""
-    command = [sys.executable, "-m", "kernelbraid.ops.bench.layer_phases", arm, *models]
-    environment = os.environ | (STARVED if arm.startswith("library") else {})
-    with tempfile.TemporaryFile("w+") as written, tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(command, env=environment, stdout=written, stderr=said)
-        try:
-            ended = f"ended with {process.wait(TIMEOUT_S)}"
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            ended = f"was ended after {TIMEOUT_S:.0f} s"
-        for file in (written, said):
-            file.seek(0)
-        lines: list[Mapping[str, Any]] = [json.loads(line) for line in written if line.startswith("{")]
-        if process.returncode:
-            lines.append({"arm": arm, "model": "", "failed": f"the process {ended}: {said.read()[-2000:]}"})
-    return lines
+def _lines(arm: str, models: Sequence[str]) -> list[Line]:
+    lines = lines_of(MODULE, (arm, *models), TIMEOUT_S, STARVED if arm.startswith("library") else None)
+    return [{"arm": arm, "model": "", "failed": line["ended"]} if "ended" in line else line for line in lines]

@@ -7,8 +7,11 @@ import typer
 from kernelbraid.kernels.models.widths import WIDTHS
 from kernelbraid.ops.bench.audit import bench_audit
 from kernelbraid.ops.bench.engine import bench_engine
-from kernelbraid.ops.bench.layers import ARMS, bench_layers, table
+from kernelbraid.ops.bench.layers import ARMS, bench_layers
+from kernelbraid.ops.bench.layers import table as layers_table
 from kernelbraid.ops.bench.long_log import bench_long_log
+from kernelbraid.ops.bench.operators import bench_operators, measurable
+from kernelbraid.ops.bench.operators import table as operators_table
 from kernelbraid.ops.cli.options import Json
 from kernelbraid.ops.terminal import emit, say
 
@@ -89,7 +92,34 @@ def layers(
     if json:
         emit(result)
         return
-    for line in table(result):
+    for line in layers_table(result):
         say(line)
     for failure in result["failed"]:
         say(f"{failure['arm']}, {failure['model']}: {failure['failed']}")
+
+
+@bench_app.command("operators")
+def operators(
+    names: Annotated[
+        str, typer.Option("--operators", metavar="NAMES", help="Operators to time; all that run on a GPU when empty.")
+    ] = "",
+    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True,
+    json: Json = False,
+) -> None:
+    """Time every operator beside torch, SDPA, cuBLAS and flash-attn on the GPU here, by CUDA-graph replay.
+
+    Needs torch, triton and a CUDA device. flash-attn 2, 3 and 4 take part where they are installed.
+    """
+    chosen = tuple(names.split(",")) if names else measurable()
+    if unknown := [name for name in chosen if name not in measurable()]:
+        raise typer.BadParameter(
+            f"no GPU operator of that name: {', '.join(unknown)}; there are {', '.join(measurable())}"
+        )
+    result = bench_operators(chosen, compiled)
+    if json:
+        emit(result)
+        return
+    for line in operators_table(result):
+        say(line)
+    for failure in result["failed"]:
+        say(str(failure.get("failed") or failure.get("ended")))

@@ -41,10 +41,10 @@ def test_an_arm_is_compared_over_the_models_that_both_ran() -> None:
 
 def test_a_process_that_dies_is_a_failure_and_not_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     # given a Python without the module that measures
-    monkeypatch.setattr(layers.sys, "executable", "/bin/false")
+    monkeypatch.setattr(layers, "MODULE", "kernelbraid.no_such_module")
 
     # when
     result = layers.bench_layers(("stock",), ("Qwen3-4B",))
 
     # then
-    assert "ended with 1" in result["failed"][0]["failed"]
+    assert "No module named" in result["failed"][0]["failed"]

@@ -1,0 +1,256 @@
+"""Each operator beside what others do for it, on the GPU here, in one process.
+
+    python -m kernelbraid.ops.bench.operator_times [--no-compile] OPERATOR [OPERATOR ...]
+
+One line of JSON for each workload on stdout. Times are medians over replays of a CUDA graph, whose calls go round sets
+of tensors that together are larger than the cache. Needs a CUDA device, torch and triton.
+"""
+
+import importlib
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.attention
+
+from kernelbraid.kernels.operators.operator import Entry, Operator, Tensor, Workload, load_operator
+from kernelbraid.kernels.operators.peers import PEERS, Peer
+from kernelbraid.kernels.runtime import implementation
+from kernelbraid.kernels.runtime.projection import product
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int32": torch.int32, "int64": torch.int64}
+COLD_BYTES, MOST_SETS = 200 << 20, 12
+REPLAYS, LAUNCHES = 15, 12
+HEADS = {"query_heads": 32, "kv_heads": 8, "head_dim": 128, "ragged": 0}
+CONTEXTS, BATCHES = (128, 1024, 4096, 8192), (1, 4, 8, 16)
+PROMPTS = (1024, 4096, 8192, 16384)
+PRODUCTS = (
+    *((1536, 2048), (1536, 17920), (8960, 1536), (2560, 6144), (2560, 19456), (4096, 2560), (9728, 2560)),
+    *((4096, 6144), (4096, 24576), (12288, 4096), (4096, 28672), (14336, 4096), (2048, 5120), (4096, 2048)),
+)
+"""(in, out) of the five models' products, with query, key and value in one, and gate and up."""
+ROWS = (1, 16, 64, 128, 256, 512, 2048, 8192)
+
+Tensors = dict[str, torch.Tensor]
+Launch = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One call: an entry at given dims."""
+
+    name: str
+    entry: Entry
+    dims: Mapping[str, int]
+
+    def tensors(self) -> Tensors:
+        """Inputs of usual size, and outputs."""
+        return {tensor.name: drawn(tensor, self.dims) for tensor in (*self.entry.inputs, *self.entry.outputs)}
+
+    def sets(self) -> list[Tensors]:
+        """As many as make the cache useless."""
+        first = self.tensors()
+        size_bytes = sum(tensor.nbytes for tensor in first.values())
+        more = min(MOST_SETS - 1, COLD_BYTES // max(1, size_bytes))
+        return [first, *({name: tensor.clone() for name, tensor in first.items()} for _ in range(more))]
+
+
+def cells(operator: Operator) -> Iterator[Cell]:
+    """The operator's workloads; for attention and linear the denser grids that their goals are stated over."""
+    match operator.name:
+        case "attention":
+            full, decode = operator.entry("attention_full_bf16"), operator.entry("attention_decode_bf16")
+            for tokens in PROMPTS:
+                yield Cell(f"prefill_{tokens}", full, HEADS | {"batch": 1, "tokens": tokens, "keys": tokens})
+            for batch in BATCHES:
+                for context in CONTEXTS:
+                    pages = {"batch": batch, "steps": 1, "pages": batch, "page_tokens": context, "slots": 1}
+                    yield Cell(f"decode_b{batch}_{context}", decode, HEADS | pages)
+        case "linear":
+            for width, out in PRODUCTS:
+                for rows in ROWS:
+                    symbol = "linear_decode_bf16" if rows <= 256 else "linear_full_bf16"
+                    dims = {"rows": rows, "in": width, "out": out}
+                    yield Cell(f"r{rows}_{width}_{out}", operator.entry(symbol), dims)
+        case _:
+            yield from (_cell(operator, workload) for workload in operator.workloads)
+
+
+def _cell(operator: Operator, workload: Workload) -> Cell:
+    return Cell(workload.name, operator.entry(workload.entry), workload.dims)
+
+
+def drawn(tensor: Tensor, dims: Mapping[str, int]) -> torch.Tensor:
+    """A tensor of an entry: normal values, and whole numbers that mean what their name says."""
+    shape, dtype = tensor.resolve(dims), DTYPES[tensor.dtype]
+    if dtype.is_floating_point:
+        return torch.randn(shape, dtype=dtype, device="cuda")
+    return torch.as_tensor(_whole(tensor.name, shape, dims), device="cuda").to(dtype).reshape(shape)
+
+
+def _whole(name: str, shape: Sequence[int], dims: Mapping[str, int]) -> torch.Tensor:
+    batch = dims.get("batch", 1)
+    match name:
+        case "positions":
+            return torch.randint(dims["max_position"], tuple(shape))
+        case "slot_mapping":
+            padding = torch.full((max(0, dims["tokens"] - dims["slots"]),), -1)
+            return torch.cat((torch.randperm(dims["slots"])[: dims["tokens"]], padding))
+        case "ids" if "experts" in dims:
+            return torch.rand(dims["tokens"], dims["experts"]).topk(dims["k"]).indices
+        case "ids" | "labels":
+            return torch.randint(dims["vocab"], tuple(shape))
+        case "query_start" | "key_start":
+            each = dims["tokens" if name == "query_start" else "keys"] // batch
+            return torch.arange(batch) * each
+        case "query_count" | "key_count":
+            return torch.full((batch,), dims["tokens" if name == "query_count" else "keys"] // batch)
+        case "table":
+            return torch.arange(dims["pages"])[: shape[0] * shape[1]]
+        case "lengths":
+            return torch.full((batch,), dims["page_tokens"] * dims["slots"])
+        case _:
+            return torch.zeros(tuple(shape), dtype=torch.int64)
+
+
+def arms(operator: Operator, cell: Cell, compiled: bool) -> Iterator[tuple[str, Callable[[Tensors], Launch]]]:
+    """Who computes a cell: the name, and from a set of tensors what to launch."""
+    entry = product if operator.name == "linear" else implementation(operator.name).entry(cell.entry.symbol)
+    yield "ours", lambda tensors: partial(entry, *tensors.values())
+    if operator.name == "attention":
+        yield from _attentions(cell)
+    elif operator.name == "linear":
+        yield "cublas", lambda tensors: partial(torch.nn.functional.linear, tensors["x"], tensors["w"])
+    elif (peer := {**PEERS, **ROUTING}.get(operator.name)) is not None:
+        yield "eager", lambda tensors: partial(peer.function, *peer.arguments(tensors))
+        if compiled:
+            torch._dynamo.reset()  # its limit of shapes would end in eager calls that count as compiled
+            function = torch.compile(peer.function, dynamic=False)
+            yield "compiled", lambda tensors: partial(function, *peer.arguments(tensors))
+
+
+def _attentions(cell: Cell) -> Iterator[tuple[str, Callable[[Tensors], Launch]]]:
+    causal = cell.entry.path == "full"
+    for name in ("FLASH_ATTENTION", "CUDNN_ATTENTION"):
+        backend = getattr(torch.nn.attention.SDPBackend, name)
+        yield f"sdpa_{name.split('_')[0].lower()}", partial(_sdpa, backend, cell.dims, causal)
+    for name, module in (("flash_attn_2", "flash_attn"), ("flash_attn_3", "flash_attn_interface"), FLASH_4):
+        if (function := _function(module, "flash_attn_func")) is not None:
+            yield name, partial(_flash, function, cell.dims, causal)
+
+
+FLASH_4 = ("flash_attn_4", "flash_attn.cute")
+
+
+def _function(module: str, name: str) -> Callable[..., object] | None:
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return None
+    return found if callable(found) else None
+
+
+def _by_sequence(tensors: Tensors, dims: Mapping[str, int]) -> list[torch.Tensor]:
+    """q, k, v [batch, tokens, heads, head_dim]."""
+    return [tensors[name].view(dims["batch"], -1, *tensors[name].shape[-2:]) for name in "qkv"]
+
+
+def _sdpa(backend: Any, dims: Mapping[str, int], causal: bool, tensors: Tensors) -> Launch:
+    q, k, v = (states.transpose(1, 2) for states in _by_sequence(tensors, dims))
+
+    def launch() -> object:
+        with torch.nn.attention.sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+
+    return launch
+
+
+def _flash(function: Callable[..., object], dims: Mapping[str, int], causal: bool, tensors: Tensors) -> Launch:
+    return partial(function, *_by_sequence(tensors, dims), causal=causal)
+
+
+def _topk(logits: torch.Tensor, like: torch.Tensor) -> object:
+    weights, ids = logits.softmax(-1, dtype=torch.float32).topk(like.shape[1])
+    return weights / weights.sum(-1, keepdim=True), ids
+
+
+def _align(ids: torch.Tensor, ends: torch.Tensor) -> object:
+    slots = ids.flatten()
+    return slots.sort(stable=True).indices, torch.histc(slots.float(), len(ends), 0, len(ends) - 1).cumsum(0)
+
+
+def _combine(outputs: torch.Tensor, weights: torch.Tensor) -> object:
+    return (outputs * weights[:, :, None].to(outputs.dtype)).sum(1)
+
+
+def _log_probabilities(logits: torch.Tensor, labels: torch.Tensor) -> object:
+    return logits.float().log_softmax(-1).gather(-1, labels[:, None])
+
+
+def _named(*names: str) -> Callable[[Mapping[str, torch.Tensor]], tuple[torch.Tensor, ...]]:
+    return lambda tensors: tuple(tensors[name] for name in names)
+
+
+ROUTING: Mapping[str, Peer] = {
+    "topk_softmax": Peer(_topk, _named("logits", "weights")),
+    "moe_align": Peer(_align, _named("ids", "ends")),
+    "moe_combine": Peer(_combine, _named("outputs", "weights")),
+    "log_softmax_gather": Peer(_log_probabilities, _named("logits", "labels")),
+}
+
+
+def median_us(launches: Sequence[Launch]) -> float:
+    """Median microseconds of one launch, over replays of a graph that holds each of them at least once."""
+    for launch in (*launches[:2], launches[0]):
+        launch()
+    torch.cuda.synchronize()
+    rounds = max(1, LAUNCHES // len(launches))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for launch in list(launches) * rounds:
+            launch()
+    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(REPLAYS)]
+    for before, after in pairs:
+        before.record()
+        graph.replay()
+        after.record()
+    torch.cuda.synchronize()
+    each_ms = [float(before.elapsed_time(after)) for before, after in pairs]
+    return statistics.median(each_ms) * 1e3 / rounds / len(launches)
+
+
+def measured(operator: Operator, cell: Cell, compiled: bool) -> Mapping[str, object]:
+    """Microseconds by arm; an arm that does not run says why."""
+    sets = cell.sets()
+    times: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for name, launch in arms(operator, cell, compiled):
+        try:
+            times[name] = round(median_us([launch(tensors) for tensors in sets]), 3)
+        except Exception as error:  # noqa: BLE001 another library's arm that does not run must not hide the others
+            failed[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            torch.cuda.synchronize()
+    moved = sum(tensor.nbytes for tensor in sets[0].values())
+    return {"operator": operator.name, "cell": cell.name, "us": times, "bytes": moved, "failed": failed}
+
+
+def main(*words: str) -> None:
+    """Print the environment, then a line for each cell."""
+    place = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": str(torch.version.cuda)}
+    print(json.dumps({"environment": place}), flush=True)
+    for name in (word for word in words if not word.startswith("-")):
+        operator = load_operator(name, "triton")
+        every = list(cells(operator))
+        last = {cell.entry.path: cell.name for cell in every}.values()
+        for cell in every:
+            compiled = "--no-compile" not in words and cell.name in last
+            print(json.dumps(measured(operator, cell, compiled)), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
