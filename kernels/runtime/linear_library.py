@@ -1,0 +1,175 @@
+"""cuBLASLt called with an algorithm that is named, not chosen anew at every call; no process-wide setting is touched.
+
+An algorithm is 64 bytes that one version of the library can read. With `unsplit` the library offers only algorithms
+that walk k in one chain; whether two of them give the same bits is for the caller to check.
+"""
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+import torch
+
+NAME = "libcublasLt.so.13"
+ALGORITHM_BYTES = 64
+WORKSPACE_BYTES = 32 << 20
+"""What an algorithm may use at most; taken from torch's allocator for each call, so streams do not share it."""
+_BFLOAT16, _FLOAT32, _SUMS_FLOAT32, _TRANSPOSED = 14, 0, 68, 1
+_TRANSPOSE_FIRST = 3
+_MOST_WORKSPACE, _REDUCTIONS = 1, 3
+
+
+class LibraryFailed(RuntimeError):
+    """cuBLASLt is missing or refused a call; the message names the call and the status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """`code` in hexadecimal, and the bytes of workspace it needs for the product it was offered for."""
+
+    code: str
+    workspace_bytes: int
+
+
+class _Algorithm(ctypes.Structure):
+    _fields_ = (("words", ctypes.c_uint64 * 8),)
+
+
+class _Offer(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t."""
+
+    _fields_ = (
+        ("algorithm", _Algorithm),
+        ("workspace_bytes", ctypes.c_size_t),
+        ("status", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    )
+
+
+def version() -> int:
+    """The library's, such as 130100. Raises LibraryFailed."""
+    library = _library()
+    library.cublasLtGetVersion.restype = ctypes.c_size_t
+    return int(library.cublasLtGetVersion())
+
+
+def offers(rows: int, outs: int, width: int, count: int) -> tuple[Algorithm, ...]:
+    """Up to `count` unsplit algorithms for x [rows, width] and weight [outs, width], the library's favourite first."""
+    product, found, got = _product(rows, outs, width), (_Offer * count)(), ctypes.c_int()
+    with _preference() as preference:
+        status = _library().cublasLtMatmulAlgoGetHeuristic(
+            *(_handle(torch.cuda.current_device()), product.operation, product.weight, product.x, product.y, product.y),
+            *(preference, count, found, ctypes.byref(got)),
+        )
+    if status:
+        return ()
+    taken = (offer for offer in found[: got.value] if offer.status == 0)
+    return tuple(Algorithm(bytes(offer.algorithm).hex(), offer.workspace_bytes) for offer in taken)
+
+
+def workspace_bytes(code: str, rows: int, outs: int, width: int) -> int | None:
+    """What the algorithm needs for this product; None when it cannot do it."""
+    product, offer = _product(rows, outs, width), _Offer()
+    status = _library().cublasLtMatmulAlgoCheck(
+        *(_handle(torch.cuda.current_device()), product.operation, product.weight, product.x, product.y, product.y),
+        *(ctypes.byref(_decoded(code)), ctypes.byref(offer)),
+    )
+    return None if status else int(offer.workspace_bytes)
+
+
+def run(code: str, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+    """out [rows, outs] = x [rows, width] times weight [outs, width] transposed, on torch's current stream."""
+    product = _product(x.shape[0], weight.shape[0], x.shape[1])
+    needed = _needed(code, x.shape[0], weight.shape[0], x.shape[1])
+    space = torch.empty(needed, dtype=torch.uint8, device=x.device) if needed else None
+    _call(
+        "cublasLtMatmul",
+        *(_handle(x.device.index), product.operation, ctypes.byref(ctypes.c_float(1.0))),
+        *(_pointer(weight), product.weight, _pointer(x), product.x, ctypes.byref(ctypes.c_float(0.0))),
+        *(_pointer(out), product.y, _pointer(out), product.y, ctypes.byref(_decoded(code))),
+        *(None if space is None else _pointer(space), ctypes.c_size_t(needed)),
+        ctypes.c_void_p(torch.cuda.current_stream(x.device).cuda_stream),
+    )
+
+
+@lru_cache(maxsize=65536)
+def _needed(code: str, rows: int, outs: int, width: int) -> int:
+    needed = workspace_bytes(code, rows, outs, width)
+    if needed is None or needed > WORKSPACE_BYTES:
+        raise LibraryFailed(f"cuBLASLt {version()} cannot run algorithm {code[:16]}... for {rows} x {width} -> {outs}")
+    return needed
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """Handles of a product's description, column by column: y is [outs, rows] there, weight transposed."""
+
+    operation: ctypes.c_void_p
+    weight: ctypes.c_void_p
+    x: ctypes.c_void_p
+    y: ctypes.c_void_p
+
+
+@lru_cache(maxsize=65536)
+def _product(rows: int, outs: int, width: int) -> _Product:
+    operation = ctypes.c_void_p()
+    _call("cublasLtMatmulDescCreate", ctypes.byref(operation), _SUMS_FLOAT32, _FLOAT32)
+    _set("cublasLtMatmulDescSetAttribute", operation, _TRANSPOSE_FIRST, ctypes.c_int32(_TRANSPOSED))
+    return _Product(operation, _matrix(width, outs), _matrix(width, rows), _matrix(outs, rows))
+
+
+def _matrix(rows: int, columns: int) -> ctypes.c_void_p:
+    made = ctypes.c_void_p()
+    sizes = (ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows))
+    _call("cublasLtMatrixLayoutCreate", ctypes.byref(made), _BFLOAT16, *sizes)
+    return made
+
+
+@contextmanager
+def _preference() -> Iterator[ctypes.c_void_p]:
+    made = ctypes.c_void_p()
+    _call("cublasLtMatmulPreferenceCreate", ctypes.byref(made))
+    try:
+        _set("cublasLtMatmulPreferenceSetAttribute", made, _MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE_BYTES))
+        _set("cublasLtMatmulPreferenceSetAttribute", made, _REDUCTIONS, ctypes.c_uint32(0))
+        yield made
+    finally:
+        _library().cublasLtMatmulPreferenceDestroy(made)
+
+
+@cache
+def _handle(device: int) -> ctypes.c_void_p:
+    made = ctypes.c_void_p()
+    with torch.cuda.device(device):
+        _call("cublasLtCreate", ctypes.byref(made))
+    return made
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(NAME)
+    except OSError as error:
+        raise LibraryFailed(f"{NAME} cannot be loaded: {error}; import torch built for CUDA 13 first") from error
+
+
+@lru_cache(maxsize=4096)
+def _decoded(code: str) -> _Algorithm:
+    return _Algorithm.from_buffer_copy(bytes.fromhex(code))
+
+
+def _pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+def _set(name: str, handle: ctypes.c_void_p, attribute: int, value: ctypes._SimpleCData[int]) -> None:
+    _call(name, handle, attribute, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value)))
+
+
+def _call(name: str, *arguments: object) -> None:
+    status = getattr(_library(), name)(*arguments)
+    if status:
+        raise LibraryFailed(f"{name}: cuBLAS status {status}")
