@@ -1,14 +1,14 @@
 """What can be done to rms_norm on Triton: warps, resident rows, cache hints."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
-from kernelbraid.kernels.operators.catalogue import Facts, Mechanism
+from kernelbraid.kernels.operators.catalogue import Mechanism, always, share_of
 from kernelbraid.kernels.operators.operator import EntryPath, Sources
 from kernelbraid.kernels.operators.regions import edit_region
 
-WORTH_A_TRY_RATIO = 0.1
 MULTIPROCESSORS = 132
+WARPS = ("warps_2", "warps_4", "warps_16", "warps_of_16", "warps_of_32")
 RESIDENT: Mapping[EntryPath, set[int]] = {"full": {4, 8, 16}, "decode": {8}}
 
 LOADS = """\
@@ -36,6 +36,19 @@ def _warps(count: int, sources: Sources) -> Sources:
     return edit_region(sources, "row", "WARPS = 8\n", f"WARPS = {count}\n")
 
 
+def _by_size(elements: int, sources: Sources) -> Sources:
+    """Both paths call one function of the row's size: never of the batch."""
+    chosen = (
+        "def warps_of(hidden: int) -> int:\n"
+        f'    """{elements} elements of a row in each thread, whatever the batch: the sum follows from it."""\n'
+        f"    return max(1, min(16, triton.next_power_of_2(hidden) // {32 * elements}))\n"
+    )
+    sources = edit_region(sources, "row", "WARPS = 8\n", chosen)
+    for path in ("full", "decode"):
+        sources = edit_region(sources, path, "num_warps=WARPS", "num_warps=warps_of(hidden)")
+    return sources
+
+
 def _persistent(path: EntryPath, per_multiprocessor: int, sources: Sources) -> Sources:
     """One launch argument more: how many rows there are, which must not be compiled in."""
     edits = {
@@ -58,34 +71,19 @@ def _streamed(path: EntryPath, sources: Sources) -> Sources:
     return edit_region(sources, path, READ, STREAMED)
 
 
-def _share(key: str, reason: str) -> Callable[[Facts], str | None]:
-    def evidence(facts: Facts) -> str | None:
-        share = facts.share_ratio.get(key, 0.0)
-        return f"{key} takes {share:.0%} of the weighted latency; {reason}" if share >= WORTH_A_TRY_RATIO else None
-
-    return evidence
-
-
-def _always(reason: str) -> Callable[[Facts], str | None]:
-    def evidence(facts: Facts) -> str | None:
-        return reason
-
-    return evidence
-
-
-def _warps_mechanism(count: int, gain_ratio: float) -> Mechanism:
+def _warps_mechanism(name: str, summary: str, edit: partial[Sources], gain_ratio: float) -> Mechanism:
     return Mechanism(
-        name=f"warps_{count}",
+        name=name,
         scope="joint",
-        summary=f"{count} warps for a row",
+        summary=summary,
         rationale="More warps load a row in fewer steps; fewer need no sum across warps and leave room for more rows.",
         numerical_risks="The squares of a row are added in another order; both paths must change together.",
         falsification="No lower weighted latency, or full and decode rows that differ in a bit.",
         expected_gain_ratio=gain_ratio,
-        edit=partial(_warps, count),
-        evidence=_always("how many warps share a row decides how many loads are under way and how long its sum is"),
+        edit=edit,
+        evidence=always("how many warps share a row decides how many loads are under way and how long its sum is"),
         contract=("sum_order",),
-        excludes=tuple(f"warps_{other}" for other in (2, 4, 16) if other != count),
+        excludes=tuple(other for other in WARPS if other != name),
     )
 
 
@@ -100,7 +98,7 @@ def _persistent_mechanism(path: EntryPath, per_multiprocessor: int, gain_ratio: 
         falsification="No lower latency on this path, as when rows are few or the weight is in the cache anyway.",
         expected_gain_ratio=gain_ratio,
         edit=partial(_persistent, path, per_multiprocessor),
-        evidence=_share(path, "every row starts a block and reads the weight again"),
+        evidence=share_of(path, "every row starts a block and reads the weight again"),
         excludes=(*(f"{path}_resident_{other}" for other in sorted(others)), f"{path}_streamed"),
         opened_by=("warps_4", "warps_16"),
     )
@@ -116,15 +114,17 @@ def _streamed_mechanism(path: EntryPath) -> Mechanism:
         falsification="No lower latency on this path, as when everything fits into the cache.",
         expected_gain_ratio=1.01,
         edit=partial(_streamed, path),
-        evidence=_share(path, "rows pass through the cache that the weight should stay in"),
+        evidence=share_of(path, "rows pass through the cache that the weight should stay in"),
         opened_by=(f"{path}_resident_8",),
     )
 
 
 CATALOGUE: tuple[Mechanism, ...] = (
-    _warps_mechanism(4, 1.05),
-    _warps_mechanism(2, 1.02),
-    _warps_mechanism(16, 1.02),
+    _warps_mechanism("warps_4", "4 warps for a row", partial(_warps, 4), 1.05),
+    _warps_mechanism("warps_of_16", "as many warps as leave 16 elements a thread", partial(_by_size, 16), 1.05),
+    _warps_mechanism("warps_of_32", "as many warps as leave 32 elements a thread", partial(_by_size, 32), 1.05),
+    _warps_mechanism("warps_2", "2 warps for a row", partial(_warps, 2), 1.02),
+    _warps_mechanism("warps_16", "16 warps for a row", partial(_warps, 16), 1.02),
     _persistent_mechanism("full", 8, 1.05),
     _persistent_mechanism("full", 16, 1.05),
     _persistent_mechanism("full", 4, 1.02),

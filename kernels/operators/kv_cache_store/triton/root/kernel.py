@@ -1,4 +1,4 @@
-"""kv_cache_store for Triton, plain: one program for each token."""
+"""kv_cache_store for Triton, plain: a program for a few whole tokens."""
 
 import torch
 import triton
@@ -8,27 +8,27 @@ import triton.language as tl
 # region row
 @triton.jit
 def copy(values, cache, token, slot, width, BLOCK: tl.constexpr):
-    """All heads of one token."""
-    k = tl.arange(0, BLOCK)
-    taken = tl.load(values + token.to(tl.int64) * width + k, mask=k < width)
-    tl.store(cache + slot * width + k, taken, mask=k < width)
+    """All heads of each token into its slot; padding has none."""
+    k = tl.arange(0, BLOCK)[None, :]
+    inside = (slot >= 0)[:, None] & (k < width)
+    taken = tl.load(values + token.to(tl.int64)[:, None] * width + k, mask=inside)
+    tl.store(cache + slot[:, None] * width + k, taken, mask=inside)
 
 
 # endregion row
 
 
 # region full
-FULL_WARPS = 4
+FULL_TOKENS, FULL_WARPS = 1, 4
 
 
-@triton.jit
-def full(k, v, slot_mapping, k_cache, v_cache, width, BLOCK: tl.constexpr):
-    """One token into its slot; padding has none."""
-    token = tl.program_id(0)
-    slot = tl.load(slot_mapping + token).to(tl.int64)
-    if slot >= 0:
-        copy(k, k_cache, token, slot, width, BLOCK)
-        copy(v, v_cache, token, slot, width, BLOCK)
+@triton.jit(do_not_specialize=["tokens"])
+def full(k, v, slot_mapping, k_cache, v_cache, tokens, width, TOKENS: tl.constexpr, BLOCK: tl.constexpr):
+    """The keys of a few tokens, then their values."""
+    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    slot = tl.load(slot_mapping + token, mask=token < tokens, other=-1).to(tl.int64)
+    copy(k, k_cache, token, slot, width, BLOCK)
+    copy(v, v_cache, token, slot, width, BLOCK)
 
 
 def kv_cache_store_full_bf16(
@@ -38,24 +38,25 @@ def kv_cache_store_full_bf16(
     tokens, kv_heads, head_dim = k.shape
     width = kv_heads * head_dim
     block = triton.next_power_of_2(width)
-    full[(tokens,)](k, v, slot_mapping, k_cache, v_cache, width, BLOCK=block, num_warps=FULL_WARPS)
+    count = FULL_TOKENS
+    grid = (triton.cdiv(tokens, count),)
+    full[grid](k, v, slot_mapping, k_cache, v_cache, tokens, width, TOKENS=count, BLOCK=block, num_warps=FULL_WARPS)
 
 
 # endregion full
 
 
 # region decode
-DECODE_WARPS = 4
+DECODE_TOKENS, DECODE_WARPS = 1, 4
 
 
-@triton.jit
-def decode(k, v, slot_mapping, k_cache, v_cache, width, BLOCK: tl.constexpr):
-    """One token into its slot; padding has none."""
-    token = tl.program_id(0)
-    slot = tl.load(slot_mapping + token).to(tl.int64)
-    if slot >= 0:
-        copy(k, k_cache, token, slot, width, BLOCK)
-        copy(v, v_cache, token, slot, width, BLOCK)
+@triton.jit(do_not_specialize=["tokens"])
+def decode(k, v, slot_mapping, k_cache, v_cache, tokens, width, TOKENS: tl.constexpr, BLOCK: tl.constexpr):
+    """The keys of a few tokens, then their values."""
+    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    slot = tl.load(slot_mapping + token, mask=token < tokens, other=-1).to(tl.int64)
+    copy(k, k_cache, token, slot, width, BLOCK)
+    copy(v, v_cache, token, slot, width, BLOCK)
 
 
 def kv_cache_store_decode_bf16(
@@ -65,7 +66,9 @@ def kv_cache_store_decode_bf16(
     tokens, kv_heads, head_dim = k.shape
     width = kv_heads * head_dim
     block = triton.next_power_of_2(width)
-    decode[(tokens,)](k, v, slot_mapping, k_cache, v_cache, width, BLOCK=block, num_warps=DECODE_WARPS)
+    count = DECODE_TOKENS
+    grid = (triton.cdiv(tokens, count),)
+    decode[grid](k, v, slot_mapping, k_cache, v_cache, tokens, width, TOKENS=count, BLOCK=block, num_warps=DECODE_WARPS)
 
 
 # endregion decode

@@ -7,17 +7,16 @@ import triton.language as tl
 
 # region row
 @triton.jit
-def rotate(heads, out, token, count, cos, sin, half, HEADS: tl.constexpr, BLOCK: tl.constexpr):
-    """Every head of one token: pairs are half a head apart; both products are rounded before they are added."""
+def rotate(heads, out, token, first, count, cos, sin, half, HEADS: tl.constexpr, BLOCK: tl.constexpr):
+    """HEADS heads of one token: pairs are half a head apart; both products are rounded before they are added."""
+    head = first + tl.arange(0, HEADS)
     i = tl.arange(0, BLOCK)
-    for first in range(0, count, HEADS):
-        head = first + tl.arange(0, HEADS)
-        inside = (head < count)[:, None] & (i < half)[None, :]
-        at = (token.to(tl.int64) * count + head)[:, None] * (2 * half) + i[None, :]
-        left = tl.load(heads + at, mask=inside, other=0.0).to(tl.float32)
-        right = tl.load(heads + at + half, mask=inside, other=0.0).to(tl.float32)
-        tl.store(out + at, (left * cos - right * sin).to(out.dtype.element_ty), mask=inside)
-        tl.store(out + at + half, (right * cos + left * sin).to(out.dtype.element_ty), mask=inside)
+    inside = (head < count)[:, None] & (i < half)[None, :]
+    at = (token.to(tl.int64) * count + head)[:, None] * (2 * half) + i[None, :]
+    left = tl.load(heads + at, mask=inside, other=0.0).to(tl.float32)
+    right = tl.load(heads + at + half, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + at, (left * cos - right * sin).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + at + half, (right * cos + left * sin).to(out.dtype.element_ty), mask=inside)
 
 
 # endregion row
@@ -35,8 +34,10 @@ def full(q, k, positions, cos_sin, q_out, k_out, query_heads, kv_heads, half, HE
     angle = cos_sin + tl.load(positions + token).to(tl.int64) * (2 * half) + i
     cos = tl.load(angle, mask=i < half, other=0.0)[None, :]
     sin = tl.load(angle + half, mask=i < half, other=0.0)[None, :]
-    rotate(q, q_out, token, query_heads, cos, sin, half, HEADS, BLOCK)
-    rotate(k, k_out, token, kv_heads, cos, sin, half, HEADS, BLOCK)
+    for first in range(0, query_heads, HEADS):
+        rotate(q, q_out, token, first, query_heads, cos, sin, half, HEADS, BLOCK)
+    for first in range(0, kv_heads, HEADS):
+        rotate(k, k_out, token, first, kv_heads, cos, sin, half, HEADS, BLOCK)
 
 
 def rope_full_bf16(
@@ -49,8 +50,8 @@ def rope_full_bf16(
 ) -> None:
     """q and k [tokens, heads, head_dim], turned to positions [tokens] of cos_sin [max_position, head_dim]."""
     tokens, query_heads, head_dim = q.shape
-    half = head_dim // 2
-    sizes = (query_heads, k.shape[1], half, FULL_HEADS, triton.next_power_of_2(half))
+    kv_heads, half = k.shape[1], head_dim // 2
+    sizes = (query_heads, kv_heads, half, FULL_HEADS, triton.next_power_of_2(half))
     full[(tokens,)](q, k, positions, cos_sin, q_out, k_out, *sizes, num_warps=FULL_WARPS)
 
 
@@ -71,8 +72,10 @@ def decode(
     angle = cos_sin + tl.load(positions + token).to(tl.int64) * (2 * half) + i
     cos = tl.load(angle, mask=i < half, other=0.0)[None, :]
     sin = tl.load(angle + half, mask=i < half, other=0.0)[None, :]
-    rotate(q, q_out, token, query_heads, cos, sin, half, HEADS, BLOCK)
-    rotate(k, k_out, token, kv_heads, cos, sin, half, HEADS, BLOCK)
+    for first in range(0, query_heads, HEADS):
+        rotate(q, q_out, token, first, query_heads, cos, sin, half, HEADS, BLOCK)
+    for first in range(0, kv_heads, HEADS):
+        rotate(k, k_out, token, first, kv_heads, cos, sin, half, HEADS, BLOCK)
 
 
 def rope_decode_bf16(
@@ -85,8 +88,8 @@ def rope_decode_bf16(
 ) -> None:
     """q and k [tokens, heads, head_dim], turned to positions [tokens] of cos_sin [max_position, head_dim]."""
     tokens, query_heads, head_dim = q.shape
-    half = head_dim // 2
-    sizes = (query_heads, k.shape[1], half, DECODE_HEADS, triton.next_power_of_2(half))
+    kv_heads, half = k.shape[1], head_dim // 2
+    sizes = (query_heads, kv_heads, half, DECODE_HEADS, triton.next_power_of_2(half))
     decode[(tokens,)](q, k, positions, cos_sin, q_out, k_out, *sizes, num_warps=DECODE_WARPS)
 
 

@@ -1,4 +1,4 @@
-"""silu_and_mul for Triton, plain: a program for every stretch of a token."""
+"""silu_and_mul for Triton, plain: a program for a tile of tokens and columns."""
 
 import torch
 import triton
@@ -17,15 +17,15 @@ def activated(gate, up):
 
 
 # region full
-FULL_BLOCK, FULL_WARPS = 1024, 4
+FULL_TOKENS, FULL_BLOCK, FULL_WARPS = 1, 1024, 4
 
 
-@triton.jit
-def full(gate_up, y, inter, blocks, BLOCK: tl.constexpr):
-    """One stretch of one token's gate and up."""
-    token = (tl.program_id(0) // blocks).to(tl.int64)
-    k = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
-    inside = k < inter
+@triton.jit(do_not_specialize=["tokens"])
+def full(gate_up, y, tokens, inter, blocks, TOKENS: tl.constexpr, BLOCK: tl.constexpr):
+    """A few tokens' gate and up, a stretch of each."""
+    token = (tl.program_id(0) // blocks * TOKENS + tl.arange(0, TOKENS)).to(tl.int64)[:, None]
+    k = (tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK))[None, :]
+    inside = (token < tokens) & (k < inter)
     at = gate_up + token * 2 * inter + k
     gate = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(at + inter, mask=inside, other=0.0).to(tl.float32)
@@ -35,23 +35,25 @@ def full(gate_up, y, inter, blocks, BLOCK: tl.constexpr):
 def silu_and_mul_full_bf16(gate_up: torch.Tensor, y: torch.Tensor) -> None:
     """y [tokens, inter] from gate_up [tokens, 2, inter]."""
     tokens, inter = y.shape
-    blocks = triton.cdiv(inter, FULL_BLOCK)
-    full[(tokens * blocks,)](gate_up, y, inter, blocks, BLOCK=FULL_BLOCK, num_warps=FULL_WARPS)
+    count, block = FULL_TOKENS, FULL_BLOCK
+    blocks = triton.cdiv(inter, block)
+    grid = (triton.cdiv(tokens, count) * blocks,)
+    full[grid](gate_up, y, tokens, inter, blocks, TOKENS=count, BLOCK=block, num_warps=FULL_WARPS)
 
 
 # endregion full
 
 
 # region decode
-DECODE_BLOCK, DECODE_WARPS = 1024, 4
+DECODE_TOKENS, DECODE_BLOCK, DECODE_WARPS = 1, 1024, 4
 
 
-@triton.jit
-def decode(gate_up, y, inter, blocks, BLOCK: tl.constexpr):
-    """One stretch of one token's gate and up."""
-    token = (tl.program_id(0) // blocks).to(tl.int64)
-    k = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
-    inside = k < inter
+@triton.jit(do_not_specialize=["tokens"])
+def decode(gate_up, y, tokens, inter, blocks, TOKENS: tl.constexpr, BLOCK: tl.constexpr):
+    """A few tokens' gate and up, a stretch of each."""
+    token = (tl.program_id(0) // blocks * TOKENS + tl.arange(0, TOKENS)).to(tl.int64)[:, None]
+    k = (tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK))[None, :]
+    inside = (token < tokens) & (k < inter)
     at = gate_up + token * 2 * inter + k
     gate = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(at + inter, mask=inside, other=0.0).to(tl.float32)
@@ -61,8 +63,10 @@ def decode(gate_up, y, inter, blocks, BLOCK: tl.constexpr):
 def silu_and_mul_decode_bf16(gate_up: torch.Tensor, y: torch.Tensor) -> None:
     """y [tokens, inter] from gate_up [tokens, 2, inter]."""
     tokens, inter = y.shape
-    blocks = triton.cdiv(inter, DECODE_BLOCK)
-    decode[(tokens * blocks,)](gate_up, y, inter, blocks, BLOCK=DECODE_BLOCK, num_warps=DECODE_WARPS)
+    count, block = DECODE_TOKENS, DECODE_BLOCK
+    blocks = triton.cdiv(inter, block)
+    grid = (triton.cdiv(tokens, count) * blocks,)
+    decode[grid](gate_up, y, tokens, inter, blocks, TOKENS=count, BLOCK=block, num_warps=DECODE_WARPS)
 
 
 # endregion decode
