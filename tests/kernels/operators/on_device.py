@@ -47,10 +47,28 @@ from kernelbraid.kernels.toolchains.triton import FLAGS
 VARIANTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "rms_norm": (
         ("warps_4",),
-        ("warps_16",),
-        ("full_resident_8", "full_streamed"),
+        ("warps_of_16",),
+        ("warps_of_32",),
         ("warps_4", "full_resident_16", "full_streamed"),
     ),
+    "fused_add_rms_norm": (("warps_4",), ("warps_of_16",), ("warps_of_32",)),
+    "qk_norm": (("tile_8_2",), ("tile_16_2",), ("tile_32_8",)),
+    "rope": (
+        ("full_tile_32_4", "decode_heads_apart", "decode_tile_8_2"),
+        ("full_heads_apart", "full_tile_8_1", "decode_heads_apart", "decode_tile_8_1"),
+        ("full_heads_apart", "decode_heads_apart"),
+    ),
+    "silu_and_mul": (
+        ("full_short_rows", "decode_short_rows"),
+        ("full_tile_2048_8", "decode_tile_512_2"),
+        ("full_tile_512_2", "full_short_rows", "decode_tile_256_1"),
+    ),
+    "kv_cache_store": (
+        ("full_tokens_of_2048", "decode_tokens_of_1024"),
+        ("full_tokens_of_4096", "full_warps_8", "decode_tokens_of_512", "decode_warps_2"),
+        ("full_tokens_of_1024", "full_warps_2", "decode_warps_1"),
+    ),
+    "embedding": (("full_warps_1", "decode_warps_8"), ("full_warps_2",), ("full_warps_8",)),
     "linear": tuple(
         ("full_groups", *more)
         for more in (
