@@ -275,7 +275,7 @@ def evolve(state: State, recorded: Recorded) -> None:
     kind = type(event)
     _FOLDS[kind](state, event, position)
     state.position = position
-    if not kind.operational:
+    if kind not in _OPERATIONAL:
         state.fact_position = position
     state.recorded_at = recorded_at
     if kind is not NoteAdded and (actor != "user" or state.driven_at is None):
@@ -291,8 +291,10 @@ _CLOCK_RESTARTS = frozenset({CampaignResumed, CampaignForked})
 
 def _count_driven(state: State, kind: type[Event], recorded_at: datetime) -> None:
     before = state.driven_at
-    if before is not None and before < recorded_at and kind not in _CLOCK_RESTARTS:
-        state.spent.active_s += (recorded_at - before).total_seconds()
+    if before is not None and kind not in _CLOCK_RESTARTS:
+        passed_s = (recorded_at - before).total_seconds()
+        if passed_s > 0:
+            state.spent.active_s += passed_s
     state.driven_at = recorded_at
 
 
@@ -656,3 +658,6 @@ _FOLDS: dict[type[Event], Callable[[State, Any, int], None]] = {
     ModelRequested: _requested,
     ModelCalled: _called,
 }
+
+# Asking a class of pydantic's for a field of its own takes longer than most of the folds above.
+_OPERATIONAL = frozenset(kind for kind in _FOLDS if kind.operational)

@@ -66,13 +66,13 @@ class Store(Protocol):
         ...
 
     def read(
-        self, campaign: str, *, after: int = 0, upto: int | None = None, chained: bool = True
+        self, campaign: str, *, after: int = 0, upto: int | None = None, checked: bool = True
     ) -> Iterator[Recorded]:
         """Events in order, an ancestor's prefix before its fork's own; ends at the end of an append.
 
         `Recorded.campaign` is the campaign that stored the event. The chain of hashes is checked on the way, so a
         changed event shows at the latest when the one after it is read; only `verify` looks at the end and at blobs.
-        `chained` False leaves the hashes to somebody else who reads the same events.
+        `checked` False leaves hashes and validation to somebody else who reads the same events.
         Raises CampaignMissing, LogDamaged, EventInvalid.
         """
         ...

@@ -155,10 +155,11 @@ def _count(folded: MetricsFold, recorded: Recorded) -> None:
 def _audited(folded: MetricsFold, recorded: Recorded) -> None:
     event = recorded.event
     assert isinstance(event, AuditCompleted)
+    elapsed_s = event.elapsed_s
     _count(folded, recorded)
     folded.verdicts[event.verdict] += 1
-    folded.audit_buckets[bisect_left(AUDIT_BOUNDS_S, event.elapsed_s)] += 1
-    folded.audit_s += event.elapsed_s
+    folded.audit_buckets[bisect_left(AUDIT_BOUNDS_S, elapsed_s)] += 1
+    folded.audit_s += elapsed_s
     if event.performance is not None:
         folded.results[event.performance] += 1
 

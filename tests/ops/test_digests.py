@@ -1,5 +1,6 @@
 """A long log is digested by two processes, with the same result and the same errors as by one."""
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,3 +75,18 @@ def test_a_store_in_memory_stays_in_one_process(folder: Path, monkeypatch: pytes
 
     assert by_two(memory, monkeypatch).processes == 1
     memory.close()
+
+
+def test_a_payload_is_validated_for_the_process_that_takes_it_on_trust(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a last event, which no later hash betrays, with a number for a text that the state does not look at."""
+    with sqlite3.connect(folder / "engine.db") as database:
+        database.execute("DROP TRIGGER stored_events_no_update")
+        (sound,) = database.execute("SELECT state FROM stored_events WHERE topic = 'CampaignStopped'").fetchone()
+        wrong = re.sub(rb'"detail":"[^"]*"', b'"detail":5', sound)
+        database.execute("UPDATE stored_events SET state = ? WHERE topic = 'CampaignStopped'", (wrong,))
+    database.close()
+
+    with pytest.raises(KernelbraidError, match="detail"):
+        by_two(store, monkeypatch)
