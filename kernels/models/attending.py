@@ -74,8 +74,8 @@ def _function(whole: Whole, cached: Cached) -> Callable[..., tuple[torch.Tensor,
     def attend(
         module: torch.nn.Module,
         query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
         attention_mask: torch.Tensor | str | None,
         scaling: float | None = None,
         dropout: float = 0.0,
@@ -87,9 +87,12 @@ def _function(whole: Whole, cached: Cached) -> Callable[..., tuple[torch.Tensor,
     ) -> tuple[torch.Tensor, None]:
         """From query [batch, heads, tokens, head_dim], as transformers has it, to [batch, tokens, heads, head_dim]."""
         _check(query, scaling, dropout, sliding_window)
-        q, k, v = (states.transpose(1, 2) for states in (query, key, value))
+        q = query.transpose(1, 2)
         if static_cache is not None and static_cache.decoding:
             return cached(q, static_cache, module.layer_idx), None
+        if key is None or value is None:
+            raise Refusal("keys and values are in a static cache, which was not passed as static_cache")
+        k, v = key.transpose(1, 2), value.transpose(1, 2)
         if cu_seq_lens_q is not None:
             most = max_length_q or int(torch.diff(cu_seq_lens_q).max())
             starts = cu_seq_lens_q.int()

@@ -52,27 +52,27 @@ class StaticCache:
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store rows [batch, kv_heads, tokens, head_dim] of a layer and give them back; attention reads the cache."""
-        keys, values = self.keys[layer_idx], self.values[layer_idx]
-        tokens = key_states.shape[2]
+        k, v = key_states.transpose(1, 2), value_states.transpose(1, 2)
         if self.ours:
-            k, v = (states.transpose(1, 2).flatten(0, 1) for states in (key_states, value_states))
-            kv_cache_store(k, v, self._slots(layer_idx, tokens), keys.flatten(0, 1), values.flatten(0, 1))
-            return key_states, value_states
-        if not self.decoding:
-            keys[:, :tokens], values[:, :tokens] = key_states.transpose(1, 2), value_states.transpose(1, 2)
-            return key_states, value_states
-        row = torch.arange(keys.shape[0], device=keys.device)[:, None]
-        place = self.seen[:, None] + torch.arange(tokens, device=keys.device)
-        keys.index_put_((row, place), key_states.transpose(1, 2))
-        values.index_put_((row, place), value_states.transpose(1, 2))
+            kv_cache_store(k.flatten(0, 1), v.flatten(0, 1), *self.places(layer_idx, k.shape[1]))
+        elif self.decoding:
+            self._put(k, v, layer_idx)
+        else:
+            self.keys[layer_idx][:, : k.shape[1]], self.values[layer_idx][:, : k.shape[1]] = k, v
         return key_states, value_states
 
-    def _slots(self, layer_idx: int, tokens: int) -> torch.Tensor:
-        """Where new tokens go [batch * tokens] int64, counted over all sequences' places; the same for every layer."""
+    def places(self, layer_idx: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Where a forward's tokens go [batch * tokens] int64, and a layer's keys and values [slots, heads, width]."""
         if layer_idx == 0 or self.slots is None:
             place = torch.arange(tokens, device=self.seen.device) + self.table * self.capacity
             self.slots = (place + self.seen[:, None] if self.decoding else place).flatten()
-        return self.slots
+        return self.slots, self.keys[layer_idx].flatten(0, 1), self.values[layer_idx].flatten(0, 1)
+
+    def _put(self, k: torch.Tensor, v: torch.Tensor, layer_idx: int) -> None:
+        row = torch.arange(k.shape[0], device=k.device)[:, None]
+        place = self.seen[:, None] + torch.arange(k.shape[1], device=k.device)
+        self.keys[layer_idx].index_put_((row, place), k)
+        self.values[layer_idx].index_put_((row, place), v)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Refuse: sequences differ in length, so positions are always given."""

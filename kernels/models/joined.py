@@ -19,13 +19,20 @@ class Joined:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """All layers' results side by side. Raises Refusal when a parameter has left the shared memory."""
+        y, bias = self.product(x), self.biases()
+        return y if bias is None else y + bias
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """The same without biases."""
         if not torch.compiler.is_compiling():
             self._require_shared()
-        y = linear(x, self.weight, [layer.weight for layer in self.layers])
-        if self.bias is None:
-            return y
-        biases = torch.cat([layer.bias for layer in self.layers]) if torch.is_grad_enabled() else self.bias
-        return y + biases
+        return linear(x, self.weight, [layer.weight for layer in self.layers])
+
+    def biases(self) -> torch.Tensor | None:
+        """All biases side by side, as the parameters where a gradient is wanted."""
+        if self.bias is None or not torch.is_grad_enabled():
+            return self.bias
+        return torch.cat([layer.bias for layer in self.layers])
 
     def _require_shared(self) -> None:
         at = self.weight.data_ptr()

@@ -4,20 +4,22 @@ A module of class C becomes one of a subclass of C whose forward runs ours, so h
 dictionaries work as before. Query, key and value projections are one product, and so are gate and up.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from kernelbraid.kernels.models.cache import StaticCache
 from kernelbraid.kernels.models.joined import join
 from kernelbraid.kernels.models.refusal import Refusal
 from kernelbraid.kernels.models.subclasses import become
 from kernelbraid.kernels.runtime import rotary
 from kernelbraid.kernels.runtime.activation import silu_and_mul
 from kernelbraid.kernels.runtime.embedding import embedding
-from kernelbraid.kernels.runtime.norms import fused_add_rms_norm, qk_norm, rms_norm
+from kernelbraid.kernels.runtime.heads import qkv_rope, qkv_rope_store
+from kernelbraid.kernels.runtime.norms import fused_add_rms_norm, rms_norm
 from kernelbraid.kernels.runtime.projection import linear
-from kernelbraid.kernels.runtime.rotary import rope
 from kernelbraid.kernels.runtime.routing import moe_align, moe_combine, topk_softmax
 
 FIXED_ROPE = ("default", "linear", "llama3", "yarn")
@@ -55,6 +57,9 @@ def _require_computable(config: Any) -> None:
 def _change_layer(layer: torch.nn.Module) -> None:
     attention, mlp = layer.self_attn, layer.mlp
     attention.qkv = join([attention.q_proj, attention.k_proj, attention.v_proj])
+    attention.no_bias = attention.qkv.weight.new_zeros(
+        len(attention.qkv.weight) // attention.head_dim, attention.head_dim
+    )
     become(attention.o_proj, _linear)
     become(attention, _attention)
     if hasattr(mlp, "experts"):
@@ -125,26 +130,36 @@ def _attention(
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
     shape = hidden_states.shape[:-1]
-    q, k, v = projected(self, hidden_states.flatten(0, 1), *position_embeddings)
-    q, k, v = (heads.view(*shape, -1, self.head_dim).transpose(1, 2) for heads in (q, k, v))
-    if past_key_values is not None:
-        k, v = past_key_values.update(k, v, self.layer_idx)
+    qkv, heads = _qkv(self, hidden_states.flatten(0, 1)), self.config.num_attention_heads
+    if isinstance(past_key_values, StaticCache) and past_key_values.decoding:
+        place = past_key_values.places(self.layer_idx, shape[1])
+        q, k, v = qkv_rope_store(qkv, heads, *position_embeddings, *place, **_before_rope(self)), None, None
+    else:
+        q, k, v = qkv_rope(qkv, heads, *position_embeddings, **_before_rope(self))
+        k, v = (states.unflatten(0, shape).transpose(1, 2) for states in (k, v))
+        if past_key_values is not None:
+            k, v = past_key_values.update(k, v, self.layer_idx)
     attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, None)
     dropout = self.attention_dropout if self.training else 0.0
+    q = q.unflatten(0, shape).transpose(1, 2)
     out, _ = attend(self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, **more)
     return self.o_proj(out.reshape(*shape, -1)), None
 
 
-def projected(
-    attention: Any, rows: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Queries, keys and values [tokens, heads, head_dim] of rows [tokens, hidden], normalised and turned."""
-    widths = [layer.weight.shape[0] for layer in attention.qkv.layers]
-    q, k, v = (part.unflatten(-1, (-1, attention.head_dim)) for part in attention.qkv(rows).split(widths, -1))
+def _qkv(attention: Any, rows: torch.Tensor) -> torch.Tensor:
+    """[tokens, heads, head_dim] of rows [tokens, hidden]; without a bias that qkv_rope adds."""
+    joined = attention.qkv
+    product = joined(rows) if hasattr(attention, "q_norm") else joined.product(rows)
+    return product.unflatten(-1, (-1, attention.head_dim))
+
+
+def _before_rope(attention: Any) -> Mapping[str, Any]:
+    """What is done to heads before they are turned."""
     if hasattr(attention, "q_norm"):
         norm = attention.q_norm
-        q, k = qk_norm(q, k, norm.weight, attention.k_norm.weight, norm.variance_epsilon)
-    return (*rope(q, k, positions, cos_sin), v)
+        return {"norms": (norm.weight, attention.k_norm.weight, norm.variance_epsilon)}
+    bias = attention.qkv.biases()
+    return {"bias": attention.no_bias if bias is None else bias.unflatten(0, (-1, attention.head_dim))}
 
 
 def _mlp(self: Any, x: torch.Tensor) -> torch.Tensor:

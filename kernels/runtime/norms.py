@@ -52,13 +52,13 @@ def _rms_norm_keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _rms_norm_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
     x, weight = ctx.saved_tensors
-    return (*_gradients(x, weight, gradient, ctx.epsilon), None)
+    return (*gradients(x, weight, gradient, ctx.epsilon), None)
 
 
-def _gradients(
+def gradients(
     x: torch.Tensor, weight: torch.Tensor, gradient: torch.Tensor, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of x [..., width] and weight [width]."""
+    """Of x [..., width] and weight [width], in their dtypes, computed in float32."""
     wide, passed = x.float(), gradient.float()
     inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
     unit = wide * inverse
@@ -94,7 +94,7 @@ def _fused_keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _fused_backward(ctx: Any, gradient: torch.Tensor, of_total: torch.Tensor) -> tuple[Any, ...]:
     total, weight = ctx.saved_tensors
-    of_sum, of_weight = _gradients(total, weight, gradient, ctx.epsilon)
+    of_sum, of_weight = gradients(total, weight, gradient, ctx.epsilon)
     of_sum = of_sum + of_total
     return of_sum, of_sum, of_weight, None
 
@@ -126,8 +126,8 @@ def _qk_norm_keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _qk_norm_backward(ctx: Any, of_q: torch.Tensor, of_k: torch.Tensor) -> tuple[Any, ...]:
     q, k, q_weight, k_weight = ctx.saved_tensors
-    of_q, of_q_weight = _gradients(q, q_weight, of_q, ctx.epsilon)
-    of_k, of_k_weight = _gradients(k, k_weight, of_k, ctx.epsilon)
+    of_q, of_q_weight = gradients(q, q_weight, of_q, ctx.epsilon)
+    of_k, of_k_weight = gradients(k, k_weight, of_k, ctx.epsilon)
     return of_q, of_k, of_q_weight, of_k_weight, None
 
 

@@ -12,6 +12,7 @@ from kernelbraid.kernels.runtime.activation import silu_and_mul  # noqa: E402
 from kernelbraid.kernels.runtime.attention import attention, attention_decode  # noqa: E402
 from kernelbraid.kernels.runtime.cache import kv_cache_store  # noqa: E402
 from kernelbraid.kernels.runtime.embedding import embedding  # noqa: E402
+from kernelbraid.kernels.runtime.heads import qkv_rope, qkv_rope_store  # noqa: E402
 from kernelbraid.kernels.runtime.log_probabilities import log_softmax_gather  # noqa: E402
 from kernelbraid.kernels.runtime.norms import fused_add_rms_norm, qk_norm, rms_norm  # noqa: E402
 from kernelbraid.kernels.runtime.projection import linear  # noqa: E402
@@ -37,12 +38,15 @@ def arguments() -> Mapping[str, tuple[Any, ...]]:
     heads = (drawn(5, 4, 64), drawn(5, 2, 64))
     cache = [torch.zeros(6, 7, 2, 64).bfloat16() for _ in range(2)]
     slots = torch.tensor([3, -1, 0, 1, 2])
+    flat, turned = [each.flatten(0, 1) for each in cache], (torch.tensor([0, 1, 7, 2, 3]), table(torch.rand(32), 8))
     ids = torch.tensor([[0, 2], [2, 1], [0, 1]], dtype=torch.int32)
     return {
         "rms_norm": (drawn(5, 64), drawn(64), 1e-5),
         "fused_add_rms_norm": (drawn(5, 64), drawn(5, 64, seed=1), drawn(64), 1e-6),
         "qk_norm": (*heads, drawn(64), drawn(64, seed=1), 1e-6),
-        "rope": (*heads, torch.tensor([0, 1, 7, 2, 3]), table(torch.rand(32), 8)),
+        "rope": (*heads, *turned),
+        "qkv_rope": (drawn(5, 8, 64), 4, turned[0], turned[1], [drawn(64), drawn(64, seed=1)], 1e-6),
+        "qkv_rope_store": (drawn(5, 8, 64).detach(), 4, *turned, [drawn(8, 64).detach()], 0.0, slots, *flat),
         "silu_and_mul": (drawn(5, 32),),
         "linear": (drawn(5, 64), drawn(48, 64), []),
         "embedding": (torch.tensor([3, 0, 3]), drawn(4, 64)),
@@ -50,7 +54,7 @@ def arguments() -> Mapping[str, tuple[Any, ...]]:
             drawn(5, 2, 64).detach(),
             drawn(5, 2, 64).detach(),
             slots,
-            *(c.flatten(0, 1) for c in cache),
+            *flat,
         ),
         "attention": (drawn(5, 4, 64), drawn(9, 2, 64), drawn(9, 2, 64), starts(2, 3), starts(5, 4), 3, 5),
         "attention_decode": (
@@ -86,6 +90,13 @@ def formula_rope(q: Any, k: Any, positions: Any, cos_sin: Any) -> tuple[Any, ...
 
     cos, sin = (part.repeat(1, 1, 2) for part in cos_sin[positions][:, None].chunk(2, -1))
     return turned(q), turned(k)
+
+
+def formula_qkv(qkv: Any, heads: int, positions: Any, cos_sin: Any, norms: Any, bias: Any) -> tuple[Any, ...]:
+    q, k, v = (qkv if bias is None else qkv + bias).split([heads, 2, 2], 1)
+    if norms is not None:
+        q, k = formula_norm(q, norms[0]), formula_norm(k, norms[1])
+    return (*formula_rope(q, k, positions, cos_sin), v)
 
 
 def formula_topk(logits: Any, k: int, of_chosen: bool) -> Any:
@@ -157,6 +168,47 @@ def test_probabilities_of_all_experts_have_the_gradient_of_a_whole_softmax() -> 
 
     # then
     assert (mine - theirs).abs().max() <= 0.02 * theirs.abs().max()
+
+
+@pytest.mark.parametrize("kind", ["norms", "bias", "neither"])
+def test_what_lies_before_attention_follows_the_formula_and_so_do_its_gradients(kind: str) -> None:
+    # given
+    qkv, positions, cos_sin = drawn(5, 8, 64), torch.tensor([0, 1, 7, 2, 3]), table(torch.rand(32), 8)
+    norms = (drawn(64), drawn(64, seed=1)) if kind == "norms" else None
+    bias = drawn(8, 64) if kind == "bias" else None
+    trained = [tensor for tensor in (qkv, *(norms or ()), bias) if tensor is not None]
+    exact = [tensor.detach().double().requires_grad_() for tensor in trained]
+
+    # when
+    ours = results_and_gradients(
+        lambda x, *_: qkv_rope(x, 4, positions, cos_sin, (*norms, 1e-6) if norms else None, bias), tuple(trained)
+    )
+    theirs = results_and_gradients(
+        lambda x, *w: formula_qkv(x, 4, positions, cos_sin, w if norms else None, w[0] if kind == "bias" else None),
+        tuple(exact),
+    )
+
+    # then
+    for mine, other in zip(ours[0] + ours[1], theirs[0] + theirs[1], strict=True):
+        assert (mine - other).abs().max() <= 0.02 * other.abs().max()
+
+
+@pytest.mark.parametrize("kind", ["norms", "bias"])
+def test_keys_and_values_reach_their_slots_and_padding_none(kind: str) -> None:
+    # given
+    qkv, positions, cos_sin = drawn(3, 8, 64).detach(), torch.tensor([0, 1, 7]), table(torch.rand(32), 8)
+    more = {"norms": (drawn(64), drawn(64, seed=1), 1e-6)} if kind == "norms" else {"bias": drawn(8, 64)}
+    caches = torch.zeros(2, 4, 2, 64).bfloat16()
+
+    # when
+    q, k, v = qkv_rope(qkv, 4, positions, cos_sin, **more)
+    stored = qkv_rope_store(qkv, 4, positions, cos_sin, torch.tensor([2, -1, 0]), caches[0], caches[1], **more)
+
+    # then
+    assert torch.equal(stored, q)
+    assert torch.equal(caches[0, [2, 0]], k[[0, 2]])
+    assert torch.equal(caches[1, [2, 0]], v[[0, 2]])
+    assert not caches[:, [1, 3]].any()
 
 
 def test_the_gradient_of_joined_layers_goes_to_each_of_them() -> None:
