@@ -27,6 +27,7 @@ from kernelbraid.kernels.audit.cuda.profile import Profile
 from kernelbraid.kernels.audit.cuda.runner import Answered, DeviceRunner
 from kernelbraid.kernels.audit.cuda.samples import Sampler
 from kernelbraid.kernels.audit.cuda.spares import Spares
+from kernelbraid.kernels.audit.cuda.stash import Stash, read
 from kernelbraid.kernels.audit.cuda.vault import Message, Vault
 from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.layout import CallPlaces, Layout, Place, plan_layout
@@ -184,14 +185,24 @@ class DeviceSession:
         """
         if not self.copies:
             return 0
-        with self.spares.take(graphs=False) as runner:
-            runner.load(self.artifacts[CANDIDATE], self._symbols)
-            for number, copy in enumerate(self.copies):
-                with self.profile.phase("repeats of copies"):
-                    self._repeat(runner, copy, number < most_references)
-                with self.profile.phase("samples of copies"):
-                    Sampler(self.operator, self.reference, self.inputs, self.rng).compare(runner, copy)
-        return len(self.copies)
+        try:
+            with self.spares.take(graphs=False) as runner:
+                runner.load(self.artifacts[CANDIDATE], self._symbols)
+                for number, copy in enumerate(self.copies):
+                    with self.profile.phase("repeats of copies"):
+                        self._repeat(runner, copy, number < most_references)
+                    with self.profile.phase("samples of copies"):
+                        Sampler(self.operator, self.reference, self.inputs, self.rng).compare(runner, copy)
+            return len(self.copies)
+        finally:
+            self._forget_copies()
+
+    def _forget_copies(self) -> None:
+        while self.copies:
+            copy = self.copies.pop()
+            for stash in (copy.inputs, copy.outputs):
+                if isinstance(stash, Stash):
+                    stash.release()
 
     def _collected(self, plan: Plan, groups: Sequence[GroupSamples]) -> Blocks:
         assert self.pace is not None, "the first group sets the pace"
@@ -203,6 +214,10 @@ class DeviceSession:
 
     def close(self) -> None:
         """End the processes."""
+        self._forget_copies()
+        self._end_set()
+
+    def _end_set(self) -> None:
         if self._set is not None:
             self._set.stack.close()
             self._set = None
@@ -234,7 +249,7 @@ class DeviceSession:
 
     def _ready(self, arms: Sequence[str]) -> ProcessSet:
         if self._set is not None and (self._set.groups_left == 0 or not set(arms) <= set(self._set.runners)):
-            self.close()
+            self._end_set()
         if self._set is None:
             stack = ExitStack()
             self._set = ProcessSet(stack, self._start(stack, self._worth_starting(arms)), GROUPS_PER_START)
@@ -434,19 +449,26 @@ class DeviceSession:
                 raise CandidateFailed(Correctness.OUTPUT_NOT_WRITTEN, evidence)
 
     def _copy(self, runner: DeviceRunner, index: int) -> None:
-        """One more message of the same kind, of which calls are copied: the process cannot know which."""
+        """One more message of the same kind, of which calls are kept: the process cannot know which."""
         message = self._messages[index]
         picked = self._picked(message.layout)
         self._first = message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
+        kept = [self._kept(message.workload, call) for call in picked]
+        self.copies += [copy for copy, _, _ in kept]
         with blaming(CANDIDATE):
             self._set_out(CANDIDATE, runner, message)
-            given = [self._tensors(call.inputs, written=True) for call in picked]
+            for _, given, _ in kept:
+                given.take(self.inputs.buffer)
+            self.inputs.device.settle()
             runner.release(message.layout, _nothing)
             runner.freeze()
-            for call, before in zip(picked, given, strict=True):
-                self._unchanged(call, before, message.workload)
-        for call, before in zip(picked, given, strict=True):
-            self.copies.append(Copy(message.workload, before, self._tensors(call.outputs, written=False)))
+        for call, (copy, given, left) in zip(picked, kept, strict=True):
+            left.take(self.outputs.buffer)
+            self._unchanged(given, call.inputs, copy.workload)
+
+    def _kept(self, workload: Workload, call: CallPlaces) -> tuple[Copy, Stash, Stash]:
+        given, left = (Stash(self.inputs.device, places) for places in (call.inputs, call.outputs))
+        return Copy(workload, given, left), given, left
 
     def _picked(self, layout: Layout) -> list[CallPlaces]:
         """A call from each half of a message, the later ones among them: state can only build up in one."""
@@ -456,35 +478,35 @@ class DeviceSession:
         ranges = ((0, len(calls)),) if once else ((0, middle), (middle, len(calls)))
         return [calls[int(self.rng.integers(*ends))] for ends in ranges]
 
-    def _unchanged(self, call: CallPlaces, before: Mapping[str, NDArray[np.generic]], workload: Workload) -> None:
-        for place in call.inputs:
-            if difference := first_difference(self._tensor(place, written=True), before[place.tensor.name]):
-                evidence = f"workload {workload.name}: its input {place.tensor.name} changed: {difference}"
-                raise CandidateFailed(Correctness.INPUT_WRITTEN, evidence)
-
-    def _tensors(self, places: Sequence[Place], written: bool) -> dict[str, NDArray[np.generic]]:
-        return {place.tensor.name: self._tensor(place, written) for place in places}
-
-    def _tensor(self, place: Place, written: bool) -> NDArray[np.generic]:
-        buffer = self.inputs.buffer if written else self.outputs.buffer
-        taken = self.inputs.device.download(buffer, place.offset, place.bytes)
-        return taken.view(place.dtype).reshape(place.shape)
+    def _unchanged(self, given: Stash, places: Sequence[Place], workload: Workload) -> None:
+        if place := given.first_changed(self.inputs.buffer, places):
+            found = read(self.inputs.device, self.inputs.buffer, place.offset, place)
+            difference = first_difference(found, given[place.tensor.name])
+            evidence = f"workload {workload.name}: its input {place.tensor.name} changed: {difference}"
+            raise CandidateFailed(Correctness.INPUT_WRITTEN, evidence)
 
     def _repeat(self, runner: DeviceRunner, copy: Copy, with_reference: bool) -> None:
-        entry = self.operator.entry(copy.workload.entry)
+        entry, device = self.operator.entry(copy.workload.entry), self.inputs.device
         layout = plan_layout(0, [(entry, copy.workload.dims)])
+        given, left = copy.inputs, copy.outputs
+        assert isinstance(given, Stash), "copies of this session lie on the device"
+        assert isinstance(left, Stash), "copies of this session lie on the device"
         runner.prepare(layout)
-        for place in layout.calls[0].inputs:
-            self.inputs.fill(place, copy.inputs[place.tensor.name])
+        given.give(self.inputs.buffer, layout.calls[0].inputs)
         runner.outputs.poison(layout)
-        runner.go(layout, freeze=True)
-        where = f"workload {copy.workload.name}, timed and untimed"
-        for place in layout.calls[0].outputs:
-            if difference := first_difference(copy.outputs[place.tensor.name], runner.outputs.read(place)):
-                raise CandidateFailed(Correctness.NONDETERMINISTIC, f"{where}: {place.tensor.name}: {difference}")
+        device.settle()
+        runner.sweep()
+        runner.release(layout, _nothing)
+        runner.freeze()
+        self._unchanged(given, layout.calls[0].inputs, copy.workload)
+        if place := left.first_changed(self.outputs.buffer, layout.calls[0].outputs):
+            name = place.tensor.name
+            difference = first_difference(left[name], read(device, self.outputs.buffer, place.offset, place))
+            where = f"workload {copy.workload.name}, timed and untimed"
+            raise CandidateFailed(Correctness.NONDETERMINISTIC, f"{where}: {name}: {difference}")
         runner.thaw()
         if with_reference and sum(place.bytes for place in layout.calls[0].inputs) <= 4 * MOST_REFERENCE_ELEMENTS:
-            self._accurate(Call(entry, copy.workload.dims, copy.inputs), copy)
+            self._accurate(Call(entry, copy.workload.dims, dict(given)), copy)
 
     def _accurate(self, call: Call, copy: Copy) -> None:
         tolerance = self.operator.tolerances[call.entry.dtype]

@@ -101,6 +101,10 @@ class Device(Protocol):
     def fill(self, buffer: Buffer, offset: int, size_bytes: int, pattern: int) -> None:
         """Repeat a 32-bit pattern; offset and size are multiples of 4. Done after `settle`."""
 
+    def differs(self, one: Buffer, one_offset: int, other: Buffer, other_offset: int, size_bytes: int) -> bool:
+        """Whether two stretches hold other bytes; offsets are multiples of 4."""
+        ...
+
     def flush(self) -> None:
         """Replace what the last-level cache holds. Done after `settle`."""
 

@@ -335,7 +335,6 @@ class DeviceHarness(Harness):
         with self.profile.phase("screen"):
             progress.screen = stages.screen(session, self._weights, SCREEN)
         self._believe(session, progress.screen, progress)
-        session.copies.clear()
         if not statistics.screen(progress.screen, self._weights):
             return
         with self.profile.phase("confirmation"):

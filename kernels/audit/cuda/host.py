@@ -58,6 +58,14 @@ class HostDevice:
         """At once."""
         self._files[buffer.pointer].bytes[offset : offset + size_bytes].view(np.uint32)[:] = pattern
 
+    def differs(self, one: Buffer, one_offset: int, other: Buffer, other_offset: int, size_bytes: int) -> bool:
+        """By numpy."""
+        found, expected = (
+            self._files[buffer.pointer].bytes[offset : offset + size_bytes]
+            for buffer, offset in ((one, one_offset), (other, other_offset))
+        )
+        return not np.array_equal(found, expected)
+
     def flush(self) -> None:
         """Write over more than a cache holds."""
         self._swept += 1

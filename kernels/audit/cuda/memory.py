@@ -94,8 +94,9 @@ class DeviceOutputs:
 
     def poison_bytes(self, offset: int, size_bytes: int) -> NDArray[np.uint8]:
         """The poison of any stretch."""
-        word = np.frombuffer(self._pattern.to_bytes(4, "little"), np.uint8)
-        return np.resize(np.roll(word, -(offset % 4)), size_bytes)
+        first = offset % 4
+        words = np.full(-(-(first + size_bytes) // 4), self._pattern, "<u4")
+        return words.view(np.uint8)[first : first + size_bytes]
 
     def hold(self, layout: Layout) -> None:
         """Copy the layout's windows: what `read` returns until `release`."""

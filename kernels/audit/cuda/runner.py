@@ -272,7 +272,7 @@ class DeviceRunner:
             raise CandidateFailed(Correctness.HUNG, f"it took no message within {timeout_s:g} s", self.printed())
 
     def _await(self, kind: Kind, timeout_s: float) -> bytes:
-        answer = self._receive(timeout_s)
+        answer = self._receive(timeout_s, soon=kind is Kind.DONE)
         found, size = frames.FRAME.unpack_from(answer)
         payload = answer[frames.FRAME.size :]
         if found == kind and size == len(payload):
@@ -285,9 +285,9 @@ class DeviceRunner:
             evidence = f"{len(found)} bytes more than its answer lay in the reply pipe, from {found[:16].hex(' ')}"
             raise CandidateFailed(Correctness.FORGED_REPLY, evidence, self.printed())
 
-    def _receive(self, timeout_s: float) -> bytes:
-        """One reply. Raises CandidateFailed when none comes."""
-        if not _soon_readable(self._reply, timeout_s):
+    def _receive(self, timeout_s: float, soon: bool = False) -> bytes:
+        """One reply, `soon` where it is worth looking out for. Raises CandidateFailed when none comes."""
+        if not (_soon_readable if soon else _readable)(self._reply, timeout_s):
             raise CandidateFailed(Correctness.HUNG, f"no answer within {timeout_s:g} s", self.printed())
         answer = os.read(self._reply, _REPLY_BYTES)
         if len(answer) < frames.FRAME.size:

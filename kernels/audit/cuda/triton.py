@@ -57,7 +57,8 @@ class TritonBuild:
 
     def compile(self, candidate: Candidate, due: Sequence[Case]) -> Artifact:
         """All shards at once. Raises CandidateFailed (build_failed, build_timeout) as the first of them that does."""
-        shards = _shards([*self._calls, *_calls_of_cases(self.operator, due)])
+        new = [case for case in due if case.dims not in self._declared]
+        shards = _shards([*self._calls, *_calls_of_cases(self.operator, new)])
         with ThreadPoolExecutor(len(shards)) as pool:
             parts = list(pool.map(lambda calls: self._builder(calls).build(candidate), shards))
         image = merged(part.image for part in parts)
@@ -75,9 +76,14 @@ class TritonBuild:
         """What every audit calls: all workloads with the calls that parts of them are compared with, and cases."""
         operator = self.operator
         workloads: Calls = [(operator.entry(workload.entry), workload.dims) for workload in operator.workloads]
-        declared = [check.dims for check in operator.checks]
         workloads += shapes_of_samples(operator, load_reference(operator))
-        return workloads + _calls_of_cases(operator, [case for case in cases_of(operator) if case.dims in declared])
+        return workloads + _calls_of_cases(
+            operator, [case for case in cases_of(operator) if case.dims in self._declared]
+        )
+
+    @cached_property
+    def _declared(self) -> list[Mapping[str, int]]:
+        return [check.dims for check in self.operator.checks]
 
 
 def _calls_of_cases(operator: Operator, cases: Sequence[Case]) -> Calls:
