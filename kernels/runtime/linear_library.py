@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import Any
 
 import torch
 
@@ -17,7 +18,8 @@ ALGORITHM_BYTES = 64
 WORKSPACE_BYTES = 32 << 20
 """What an algorithm may use at most; taken from torch's allocator for each call, so streams do not share it."""
 _BFLOAT16, _FLOAT32, _SUMS_FLOAT32, _TRANSPOSED = 14, 0, 68, 1
-_TRANSPOSE_FIRST = 3
+_TRANSPOSE_FIRST, _EPILOGUE, _BIAS = 3, 7, 8
+_ADD_BIAS = 4
 _MOST_WORKSPACE, _REDUCTIONS = 1, 3
 
 
@@ -61,7 +63,14 @@ def offers(rows: int, outs: int, width: int, count: int) -> tuple[Algorithm, ...
     product, found, got = _product(rows, outs, width), (_Offer * count)(), ctypes.c_int()
     with _preference() as preference:
         status = _library().cublasLtMatmulAlgoGetHeuristic(
-            *(_handle(torch.cuda.current_device()), product.operation, product.weight, product.x, product.y, product.y),
+            *(
+                _handle(torch.cuda.current_device()),
+                _plain_operation(),
+                product.weight,
+                product.x,
+                product.y,
+                product.y,
+            ),
             *(preference, count, found, ctypes.byref(got)),
         )
     if status:
@@ -74,25 +83,29 @@ def workspace_bytes(code: str, rows: int, outs: int, width: int) -> int | None:
     """What the algorithm needs for this product; None when it cannot do it."""
     product, offer = _product(rows, outs, width), _Offer()
     status = _library().cublasLtMatmulAlgoCheck(
-        *(_handle(torch.cuda.current_device()), product.operation, product.weight, product.x, product.y, product.y),
+        *(_handle(torch.cuda.current_device()), _plain_operation(), product.weight, product.x, product.y, product.y),
         *(ctypes.byref(_decoded(code)), ctypes.byref(offer)),
     )
     return None if status else int(offer.workspace_bytes)
 
 
-def run(code: str, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
-    """out [rows, outs] = x [rows, width] times weight [outs, width] transposed, on torch's current stream."""
-    product = _product(x.shape[0], weight.shape[0], x.shape[1])
-    needed = _needed(code, x.shape[0], weight.shape[0], x.shape[1])
+def run(code: str, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    """out [rows, outs] = x [rows, width] times weight [outs, width] transposed, plus bias, on torch's current stream.
+
+    The bias [outs] is added to the float32 sum, which is rounded once. Raises LibraryFailed.
+    """
+    rows, outs, width = x.shape[0], weight.shape[0], x.shape[1]
+    product, needed = _product(rows, outs, width), _needed(code, rows, outs, width)
     space = torch.empty(needed, dtype=torch.uint8, device=x.device) if needed else None
-    _call(
-        "cublasLtMatmul",
-        *(_handle(x.device.index), product.operation, ctypes.byref(ctypes.c_float(1.0))),
-        *(_pointer(weight), product.weight, _pointer(x), product.x, ctypes.byref(ctypes.c_float(0.0))),
-        *(_pointer(out), product.y, _pointer(out), product.y, ctypes.byref(_decoded(code))),
-        *(None if space is None else _pointer(space), ctypes.c_size_t(needed)),
-        ctypes.c_void_p(torch.cuda.current_stream(x.device).cuda_stream),
-    )
+    with _operation(bias) as operation:
+        _call(
+            "cublasLtMatmul",
+            *(_handle(x.device.index), operation, ctypes.byref(ctypes.c_float(1.0))),
+            *(_pointer(weight), product.weight, _pointer(x), product.x, ctypes.byref(ctypes.c_float(0.0))),
+            *(_pointer(out), product.y, _pointer(out), product.y, ctypes.byref(_decoded(code))),
+            *(None if space is None else _pointer(space), ctypes.c_size_t(needed)),
+            ctypes.c_void_p(torch.cuda.current_stream(x.device).cuda_stream),
+        )
 
 
 @lru_cache(maxsize=65536)
@@ -105,9 +118,8 @@ def _needed(code: str, rows: int, outs: int, width: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """Handles of a product's description, column by column: y is [outs, rows] there, weight transposed."""
+    """Handles of the three matrices, column by column: y is [outs, rows] there, weight transposed."""
 
-    operation: ctypes.c_void_p
     weight: ctypes.c_void_p
     x: ctypes.c_void_p
     y: ctypes.c_void_p
@@ -115,10 +127,34 @@ class _Product:
 
 @lru_cache(maxsize=65536)
 def _product(rows: int, outs: int, width: int) -> _Product:
-    operation = ctypes.c_void_p()
-    _call("cublasLtMatmulDescCreate", ctypes.byref(operation), _SUMS_FLOAT32, _FLOAT32)
-    _set("cublasLtMatmulDescSetAttribute", operation, _TRANSPOSE_FIRST, ctypes.c_int32(_TRANSPOSED))
-    return _Product(operation, _matrix(width, outs), _matrix(width, rows), _matrix(outs, rows))
+    return _Product(_matrix(width, outs), _matrix(width, rows), _matrix(outs, rows))
+
+
+@contextmanager
+def _operation(bias: torch.Tensor | None) -> Iterator[ctypes.c_void_p]:
+    """A description of the product; with a bias one of its own, as the bias's address is part of it."""
+    if bias is None:
+        yield _plain_operation()
+        return
+    made = _new_operation()
+    try:
+        _set("cublasLtMatmulDescSetAttribute", made, _EPILOGUE, ctypes.c_uint32(_ADD_BIAS))
+        _set("cublasLtMatmulDescSetAttribute", made, _BIAS, _pointer(bias))
+        yield made
+    finally:
+        _library().cublasLtMatmulDescDestroy(made)
+
+
+@cache
+def _plain_operation() -> ctypes.c_void_p:
+    return _new_operation()
+
+
+def _new_operation() -> ctypes.c_void_p:
+    made = ctypes.c_void_p()
+    _call("cublasLtMatmulDescCreate", ctypes.byref(made), _SUMS_FLOAT32, _FLOAT32)
+    _set("cublasLtMatmulDescSetAttribute", made, _TRANSPOSE_FIRST, ctypes.c_int32(_TRANSPOSED))
+    return made
 
 
 def _matrix(rows: int, columns: int) -> ctypes.c_void_p:
@@ -165,7 +201,7 @@ def _pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
 
 
-def _set(name: str, handle: ctypes.c_void_p, attribute: int, value: ctypes._SimpleCData[int]) -> None:
+def _set(name: str, handle: ctypes.c_void_p, attribute: int, value: "ctypes._SimpleCData[Any]") -> None:
     _call(name, handle, attribute, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value)))
 
 

@@ -4,7 +4,7 @@ y [rows, outs] = x [rows, width] times w [outs, width] transposed. kernels/opera
 in which order sums are added; only `chunk_steps` changes it, no tile does.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,6 +18,7 @@ ALIGNMENT_BYTES = 1024
 MOST_SHARED_BYTES = 232448 - ALIGNMENT_BYTES
 MOST_THREADS = 2048
 MOST_CLUSTER = 16
+MOST_STAGES = 16
 PORTABLE_CLUSTER = 8
 
 
@@ -115,6 +116,14 @@ def layout(tile: Tile, rows: int, outs: int, width: int, chunk_steps: int, multi
         resident = 1 if tile.large else max(1, min(MOST_SHARED_BYTES // used, MOST_THREADS // tile.threads))
         blocks = min(tiles, multiprocessors * resident // tile.shared * tile.shared)
     return Layout(blocks, used, first_tiles, second_tiles, sums_at, steps, chunk_steps)
+
+
+def stages_that_fit(tile: Tile, room_bytes: int) -> Tile:
+    """The tile with as many stages, 2 to 16, as so much shared memory holds. Raises TileError where 2 do not fit."""
+    one = tile.stages_bytes // tile.stages
+    _, used = _shared(replace(tile, stages=2), 1)
+    stages = min(MOST_STAGES, 2 + (room_bytes - used) // one)
+    return replace(tile, stages=stages)
 
 
 def _shared(tile: Tile, chunks_each: int) -> tuple[int, int]:
