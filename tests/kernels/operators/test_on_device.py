@@ -86,6 +86,34 @@ def test_a_cache_keeps_what_stands_in_other_slots(device: Any, tmp_path: Path) -
         assert (cache[[0, 1, 3, 4, 5, 6, 7, 9]] == 7.0).all()
 
 
+@pytest.mark.parametrize("name", ["qk_norm", "rope", "kv_cache_store"])
+def test_slices_of_one_product_give_the_bits_of_copies(name: str, device: Any, tmp_path: Path) -> None:
+    # given q, k and v side by side, as one product leaves them
+    torch = device.torch
+    operator = load_operator(name, "triton")
+    module = device.load(operator, operator.best_sources(), tmp_path).module
+    product = torch.randn(37, (14 + 2 * 2) * 64, dtype=torch.bfloat16, device="cuda").view(37, 18, 64)
+    q, k, v = product.split([14, 2, 2], dim=1)
+    weight = torch.randn(64, dtype=torch.bfloat16, device="cuda")
+    slots, table = torch.randperm(37, device="cuda"), torch.randn(37, 64, device="cuda")
+    taken = {
+        "qk_norm": ((q, k), (weight, weight)),
+        "rope": ((q, k), (slots, table)),
+        "kv_cache_store": ((k, v), (slots,)),
+    }
+    sliced, others = taken[name]
+
+    # when
+    results = []
+    for inputs in (sliced, [part.contiguous() for part in sliced]):
+        results.append([torch.empty_like(part, memory_format=torch.contiguous_format) for part in sliced])
+        vars(module)[f"{name}_full_bf16"](*inputs, *others, *results[-1])
+
+    # then
+    for found, expected in zip(*results, strict=True):
+        assert (device.bits(found) == device.bits(expected)).all()
+
+
 def test_heads_are_turned_in_place_and_at_positions_of_any_integer_type(device: Any, tmp_path: Path) -> None:
     # given
     operator = load_operator("rope", "triton")

@@ -14,15 +14,15 @@ TILES: Mapping[EntryPath, tuple[tuple[int, int], ...]] = {
 """Heads and warps of one program."""
 LOOPS = """\
     for first in range(0, query_heads, HEADS):
-        rotate(q, q_out, token, first, query_heads, cos, sin, half, HEADS, BLOCK)
+        rotate(q, q_out, token, q_stride, first, query_heads, cos, sin, half, HEADS, BLOCK)
     for first in range(0, kv_heads, HEADS):
-        rotate(k, k_out, token, first, kv_heads, cos, sin, half, HEADS, BLOCK)
+        rotate(k, k_out, token, k_stride, first, kv_heads, cos, sin, half, HEADS, BLOCK)
 """
 ONE_TILE = """\
     if tile < in_q:
-        rotate(q, q_out, token, tile * HEADS, query_heads, cos, sin, half, HEADS, BLOCK)
+        rotate(q, q_out, token, q_stride, tile * HEADS, query_heads, cos, sin, half, HEADS, BLOCK)
     else:
-        rotate(k, k_out, token, (tile - in_q) * HEADS, kv_heads, cos, sin, half, HEADS, BLOCK)
+        rotate(k, k_out, token, k_stride, (tile - in_q) * HEADS, kv_heads, cos, sin, half, HEADS, BLOCK)
 """
 WHICH = """\
     in_q = tl.cdiv(query_heads, HEADS)

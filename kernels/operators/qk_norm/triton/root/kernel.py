@@ -9,27 +9,30 @@ HEADS, WARPS = 16, 4
 
 
 @triton.jit
-def normalise(heads, weight, out, first, count, head_dim, epsilon, HEADS: tl.constexpr, BLOCK: tl.constexpr):
-    """HEADS heads from the first on, each scaled by itself.
+def normalise(
+    heads, weight, out, first, count, each, stride, head_dim, epsilon, HEADS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """HEADS heads from the first on, each scaled by itself; a token has so many each, and the next one is a stride on.
 
     tl.sum adds in an order that follows from the tile's shape, its dtype and the warps.
     """
     head = first + tl.arange(0, HEADS)
     k = tl.arange(0, BLOCK)
     inside = (head < count)[:, None] & (k < head_dim)[None, :]
-    at = head.to(tl.int64)[:, None] * head_dim + k[None, :]
-    values = tl.load(heads + at, mask=inside, other=0.0).to(tl.float32)
+    at = (head // each).to(tl.int64) * stride + head % each * head_dim
+    values = tl.load(heads + at[:, None] + k[None, :], mask=inside, other=0.0).to(tl.float32)
     weights = tl.load(weight + k, mask=k < head_dim, other=0.0).to(tl.float32)
     mean = tl.div_rn(tl.sum(values * values, axis=1), tl.cast(head_dim, tl.float32))
     inverse = tl.div_rn(1.0, tl.sqrt_rn(mean + epsilon))
-    tl.store(out + at, (values * inverse[:, None] * weights[None, :]).to(out.dtype.element_ty), mask=inside)
+    result = (values * inverse[:, None] * weights[None, :]).to(out.dtype.element_ty)
+    tl.store(out + head.to(tl.int64)[:, None] * head_dim + k[None, :], result, mask=inside)
 
 
 # endregion row
 
 
 # region full
-@triton.jit(do_not_specialize=["q_heads", "k_heads"])
+@triton.jit(do_not_specialize=["tokens"])
 def full(
     q,
     k,
@@ -37,8 +40,11 @@ def full(
     k_weight,
     q_out,
     k_out,
-    q_heads,
-    k_heads,
+    tokens,
+    query_heads,
+    kv_heads,
+    q_stride,
+    k_stride,
     head_dim,
     epsilon,
     HEADS: tl.constexpr,
@@ -46,11 +52,13 @@ def full(
 ):
     """A few heads of q, or of k where q has no more; heads of all tokens are counted through."""
     first = tl.program_id(0) * HEADS
-    in_q = tl.cdiv(q_heads, HEADS) * HEADS
+    in_q = tl.cdiv(tokens * query_heads, HEADS) * HEADS
     if first < in_q:
-        normalise(q, q_weight, q_out, first, q_heads, head_dim, epsilon, HEADS, BLOCK)
+        count = tokens * query_heads
+        normalise(q, q_weight, q_out, first, count, query_heads, q_stride, head_dim, epsilon, HEADS, BLOCK)
     else:
-        normalise(k, k_weight, k_out, first - in_q, k_heads, head_dim, epsilon, HEADS, BLOCK)
+        count = tokens * kv_heads
+        normalise(k, k_weight, k_out, first - in_q, count, kv_heads, k_stride, head_dim, epsilon, HEADS, BLOCK)
 
 
 def qk_norm_full_bf16(
@@ -62,19 +70,23 @@ def qk_norm_full_bf16(
     k_out: torch.Tensor,
     epsilon: float = 1e-6,
 ) -> None:
-    """q_out [tokens, query_heads, head_dim] and k_out [tokens, kv_heads, head_dim] from q, k and the two weights."""
+    """q_out [tokens, query_heads, head_dim] and k_out [tokens, kv_heads, head_dim] from q, k and the two weights.
+
+    Tokens of q and of k may be any stride apart.
+    """
     tokens, query_heads, head_dim = q.shape
-    q_heads, k_heads = tokens * query_heads, tokens * k.shape[1]
-    grid = (triton.cdiv(q_heads, HEADS) + triton.cdiv(k_heads, HEADS),)
-    sizes = (q_heads, k_heads, head_dim, epsilon, HEADS, triton.next_power_of_2(head_dim))
-    full[grid](q, k, q_weight, k_weight, q_out, k_out, *sizes, num_warps=WARPS)
+    kv_heads = k.shape[1]
+    grid = (triton.cdiv(tokens * query_heads, HEADS) + triton.cdiv(tokens * kv_heads, HEADS),)
+    sizes = (tokens, query_heads, kv_heads, q.stride(0), k.stride(0), head_dim, epsilon)
+    tile = (HEADS, triton.next_power_of_2(head_dim))
+    full[grid](q, k, q_weight, k_weight, q_out, k_out, *sizes, *tile, num_warps=WARPS)
 
 
 # endregion full
 
 
 # region decode
-@triton.jit(do_not_specialize=["q_heads", "k_heads"])
+@triton.jit(do_not_specialize=["tokens"])
 def decode(
     q,
     k,
@@ -82,8 +94,11 @@ def decode(
     k_weight,
     q_out,
     k_out,
-    q_heads,
-    k_heads,
+    tokens,
+    query_heads,
+    kv_heads,
+    q_stride,
+    k_stride,
     head_dim,
     epsilon,
     HEADS: tl.constexpr,
@@ -91,11 +106,13 @@ def decode(
 ):
     """A few heads of q, or of k where q has no more; heads of all tokens are counted through."""
     first = tl.program_id(0) * HEADS
-    in_q = tl.cdiv(q_heads, HEADS) * HEADS
+    in_q = tl.cdiv(tokens * query_heads, HEADS) * HEADS
     if first < in_q:
-        normalise(q, q_weight, q_out, first, q_heads, head_dim, epsilon, HEADS, BLOCK)
+        count = tokens * query_heads
+        normalise(q, q_weight, q_out, first, count, query_heads, q_stride, head_dim, epsilon, HEADS, BLOCK)
     else:
-        normalise(k, k_weight, k_out, first - in_q, k_heads, head_dim, epsilon, HEADS, BLOCK)
+        count = tokens * kv_heads
+        normalise(k, k_weight, k_out, first - in_q, count, kv_heads, k_stride, head_dim, epsilon, HEADS, BLOCK)
 
 
 def qk_norm_decode_bf16(
@@ -107,12 +124,16 @@ def qk_norm_decode_bf16(
     k_out: torch.Tensor,
     epsilon: float = 1e-6,
 ) -> None:
-    """q_out [tokens, query_heads, head_dim] and k_out [tokens, kv_heads, head_dim] from q, k and the two weights."""
+    """q_out [tokens, query_heads, head_dim] and k_out [tokens, kv_heads, head_dim] from q, k and the two weights.
+
+    Tokens of q and of k may be any stride apart.
+    """
     tokens, query_heads, head_dim = q.shape
-    q_heads, k_heads = tokens * query_heads, tokens * k.shape[1]
-    grid = (triton.cdiv(q_heads, HEADS) + triton.cdiv(k_heads, HEADS),)
-    sizes = (q_heads, k_heads, head_dim, epsilon, HEADS, triton.next_power_of_2(head_dim))
-    decode[grid](q, k, q_weight, k_weight, q_out, k_out, *sizes, num_warps=WARPS)
+    kv_heads = k.shape[1]
+    grid = (triton.cdiv(tokens * query_heads, HEADS) + triton.cdiv(tokens * kv_heads, HEADS),)
+    sizes = (tokens, query_heads, kv_heads, q.stride(0), k.stride(0), head_dim, epsilon)
+    tile = (HEADS, triton.next_power_of_2(head_dim))
+    decode[grid](q, k, q_weight, k_weight, q_out, k_out, *sizes, *tile, num_warps=WARPS)
 
 
 # endregion decode
