@@ -177,6 +177,22 @@ def test_owner_moves_bytes(device: CudaDevice) -> None:
     said(slice_us=statistics.median(took) / 1000, sweep_us=statistics.median(sweeps) / 1000)
 
 
+@pytest.mark.parametrize("size", [1, 3, 4, 4099, 3 * MIB + 2])
+def test_owner_compares_bytes_on_the_device(device: CudaDevice, size: int) -> None:
+    one, other = device.allocate(4 * MIB), device.allocate(4 * MIB)
+    data = np.random.default_rng(0).integers(0, 256, size, np.uint8)
+    device.upload(one, 64, data)
+    device.upload(other, 128, data)
+    device.fill(one, 0, 64, 1)
+    assert not device.differs(one, 64, other, 128, size)
+    for place in {0, size // 2, size - 1}:
+        changed = data.copy()
+        changed[place] ^= 1
+        device.upload(other, 128, changed)
+        assert device.differs(one, 64, other, 128, size)
+    said(size=size, compare_us=_timed(lambda: device.differs(one, 64, other, 128, size)) / 1000)
+
+
 def test_sensors_are_read(device: CudaDevice) -> None:
     said(conditions=device.conditions(), read_us=_timed(device.conditions) / 1000)
     now = device.conditions()
@@ -289,9 +305,11 @@ def test_message_floor_and_its_spread(runner_of: Callable[..., Loaded], scale: O
             capture_s = time.monotonic() - started
             answers = []
             for _ in range(300):
+                runner.begin_sweep()
                 runner.outputs.poison(layout)
                 device.flush()
                 device.settle()
+                runner.end_sweep()
                 answers.append(runner.release(layout, lambda: device.download(runner.outputs.buffer, 4096, 4096)))
         walls, own = ([answer[side] / 1000 for answer in answers[20:]] for side in (0, 1))
         said(
