@@ -25,8 +25,12 @@ class StaticCache:
     table: torch.Tensor
     ours: bool
     decoding: bool = False
+    first: torch.Tensor = field(init=False)
     slots: torch.Tensor | None = field(default=None, init=False)
     is_compileable: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.first = self.table[:, 0].long() * self.capacity
 
     @staticmethod
     def of(model: torch.nn.Module, batch: int, capacity: int, ours: bool = False) -> "StaticCache":
@@ -64,8 +68,10 @@ class StaticCache:
     def places(self, layer_idx: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Where a forward's tokens go [batch * tokens] int64, and a layer's keys and values [slots, heads, width]."""
         if layer_idx == 0 or self.slots is None:
-            place = torch.arange(tokens, device=self.seen.device) + self.table * self.capacity
-            self.slots = (place + self.seen[:, None] if self.decoding else place).flatten()
+            first = self.first + self.seen if self.decoding else self.first
+            if tokens > 1:
+                first = (first[:, None] + torch.arange(tokens, device=first.device)).flatten()
+            self.slots = first
         return self.slots, self.keys[layer_idx].flatten(0, 1), self.values[layer_idx].flatten(0, 1)
 
     def _put(self, k: torch.Tensor, v: torch.Tensor, layer_idx: int) -> None:

@@ -11,7 +11,7 @@ import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from kernelbraid.kernels.models.cache import StaticCache
-from kernelbraid.kernels.models.joined import join
+from kernelbraid.kernels.models.joined import Joined, join
 from kernelbraid.kernels.models.refusal import Refusal
 from kernelbraid.kernels.models.subclasses import become
 from kernelbraid.kernels.runtime import rotary
@@ -19,7 +19,7 @@ from kernelbraid.kernels.runtime.activation import silu_and_mul
 from kernelbraid.kernels.runtime.embedding import embedding
 from kernelbraid.kernels.runtime.heads import qkv_rope, qkv_rope_store
 from kernelbraid.kernels.runtime.norms import fused_add_rms_norm, rms_norm
-from kernelbraid.kernels.runtime.projection import linear
+from kernelbraid.kernels.runtime.projection import linear, prepare
 from kernelbraid.kernels.runtime.routing import moe_align, moe_combine, topk_softmax
 
 FIXED_ROPE = ("default", "linear", "llama3", "yarn")
@@ -37,6 +37,8 @@ def change(model: torch.nn.Module) -> None:
     inner.rotary_emb.cos_sin = _table(inner.rotary_emb, model.config.max_position_embeddings)
     for layer in inner.layers:
         _change_layer(layer)
+    for module in model.modules():
+        _prepare(module)
 
 
 def is_unified(model: torch.nn.Module) -> bool:
@@ -70,6 +72,14 @@ def _change_layer(layer: torch.nn.Module) -> None:
         become(mlp.down_proj, _linear)
         become(mlp, _mlp)
     become(layer, _layer)
+
+
+def _prepare(module: Any) -> None:
+    """Check a linear layer's bits before anything depends on them, and not while a graph is captured."""
+    if isinstance(module, torch.nn.Linear):
+        prepare(module.weight)
+    for joined in (value for value in vars(module).values() if isinstance(value, Joined)):
+        prepare(joined.weight)
 
 
 def _table(rotary_emb: Any, positions: int) -> torch.Tensor:

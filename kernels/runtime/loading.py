@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -37,8 +37,9 @@ class Implementation:
         def call(*arguments: Any) -> None:
             with _compiled_as_audited():
                 found(*arguments)
-            _calls[self, symbol] += 1
+            count(which)
 
+        which = Ran(self.operator, symbol, self.target, self.kind, self.digest)
         return call
 
 
@@ -51,16 +52,21 @@ class Ran:
     target: str
     kind: Kind
     digest: str
-    calls: int
+    calls: int = 0
 
 
-_calls: Counter[tuple[Implementation, str]] = Counter()
+_calls: Counter[Ran] = Counter()
+
+
+def count(which: Ran) -> None:
+    """Note one launch."""
+    _calls[which] += 1
 
 
 def ran() -> tuple[Ran, ...]:
     """What was launched since the start or the last `reset_ran()`, by operator and symbol."""
-    counted = (Ran(i.operator, symbol, i.target, i.kind, i.digest, n) for (i, symbol), n in _calls.items())
-    return tuple(sorted(counted, key=lambda each: (each.operator, each.symbol, each.kind)))
+    counted = (replace(which, calls=calls) for which, calls in _calls.items())
+    return tuple(sorted(counted, key=lambda each: (each.operator, each.symbol, each.target, each.kind)))
 
 
 def reset_ran() -> None:

@@ -1,12 +1,15 @@
 """Linear layers whose rows do not depend on how many there are."""
 
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from kernelbraid.kernels.runtime import linear as tabled
 from kernelbraid.kernels.runtime import tensors
-from kernelbraid.kernels.runtime.loading import entry
+from kernelbraid.kernels.runtime.loading import Ran, count, digest, entry
 from kernelbraid.kernels.runtime.registering import by_rows, register
 
 
@@ -21,8 +24,38 @@ def linear(x: torch.Tensor, weight: torch.Tensor, parts: Sequence[torch.Tensor] 
 
 
 def product(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> None:
-    """y [rows, out] from x [rows, in] and weight [out, in], all contiguous."""
-    entry("linear", by_rows("linear", len(x)))(x, weight, y)
+    """y [rows, out] from x [rows, in] and weight [out, in], all contiguous.
+
+    On compute capability 9.0 as a table of measurements says, elsewhere by the packaged Triton kernel.
+    """
+    if not _by_table(x.device):
+        entry("linear", by_rows("linear", len(x)))(x, weight, y)
+        return
+    tabled.linear(x, weight, y)
+    outs, width = weight.shape
+    way = tabled.kernel_name(outs, width, len(x), x.device.index) if len(x) else "no rows"
+    count(Ran("linear", way, "table", "best", _digest()))
+
+
+def prepare(weight: torch.Tensor) -> None:
+    """Choose how a weight [out, in] is multiplied on its device, and check there that no number of rows matters.
+
+    Where a table chooses; once for each shape, in a fraction of a second. Raises tabled.LinearBitsDiffer.
+    """
+    if _by_table(weight.device):
+        outs, width = weight.shape
+        tabled.prepare(outs, width, weight.device.index)
+
+
+@cache
+def _by_table(device: torch.device) -> bool:
+    return bool(device.type == "cuda" and torch.cuda.get_device_capability(device) == tabled.CAPABILITY)
+
+
+@cache
+def _digest() -> str:
+    """Over what decides how a linear layer runs, the table included."""
+    return digest({file.name: file.read_text() for file in Path(__file__).parent.glob("linear*.*")})
 
 
 def _linear(x: torch.Tensor, weight: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -22,7 +22,10 @@ import transformers
 
 from kernelbraid.kernels import unify
 from kernelbraid.kernels.models.agreement import first_differing_module, logits_agree
+from kernelbraid.kernels.models.decoding import Decoder
 from kernelbraid.kernels.models.refusal import Refusal
+from kernelbraid.kernels.models.rollout import finished, sample
+from kernelbraid.kernels.models.scoring import token_log_probabilities
 from kernelbraid.kernels.runtime import ran, reset_ran
 
 WIDTHS: Mapping[str, Mapping[str, Any]] = {
@@ -74,8 +77,23 @@ def agreement(name: str, arguments: argparse.Namespace) -> Mapping[str, object]:
     seconds = time.perf_counter() - started
     if found.differing_rows and arguments.trace:
         print("first to differ:", first_differing_module(model, ids[:, :301], 301, 96), flush=True)
+    sampled = rollout_differences(model, arguments.vocabulary, arguments.graph)
     operators = [f"{each.operator}/{each.symbol}: {each.kind} {each.digest[:8]} x{each.calls}" for each in ran()]
-    return {"model": name, **asdict(found), "seconds": round(seconds, 2), "operators": operators}
+    return {"model": name, **asdict(found), "sampled": sampled, "seconds": round(seconds, 2), "operators": operators}
+
+
+def rollout_differences(model: Any, vocabulary: int, graph: bool) -> str:
+    """How many sampled log-probabilities differ in a bit from those of the finished sequences, in one whole forward."""
+    prompts, lengths = torch.randint(0, vocabulary, (8, 40), device="cuda"), torch.tensor([40, 1, 17, 33, 39, 2, 8, 25])
+    decoder = Decoder(model, 8, 80)
+    if graph:
+        decoder.capture()
+    rollout = sample(decoder, prompts, lengths.cuda(), new=40)
+    with torch.no_grad():
+        again = token_log_probabilities(model, finished(prompts, lengths.cuda(), rollout))
+    place = lengths.cuda()[:, None] - 1 + torch.arange(40, device="cuda")
+    found = again.gather(1, place).view(torch.int32) != rollout.log_probabilities.view(torch.int32)
+    return f"{int(found.sum())} of {found.numel()} differ"
 
 
 def main() -> int:
