@@ -19,7 +19,9 @@ from kernelbraid.kernels.runtime.attention import attention, attention_decode
 FLASH_4, OURS = "kernelbraid_one_split", "kernelbraid_operators"
 """No name may hold "flash_attention": transformers would look for a kernel of that name."""
 PACKED = "packed"
-"""Stands for a mask where position_ids restart inside a row: only cu_seq_lens say where sequences begin."""
+"""Stands for a mask where position_ids restart inside a row: only cu_seq_lens say where sequences begin. While
+torch.compile traces, transformers cannot tell, and it stands there too."""
+RESTART = "position_ids restart inside a row: pass cu_seq_lens_q, cu_seq_lens_k and max_length_q too"
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ def _function(whole: Whole, cached: Cached) -> Callable[..., tuple[torch.Tensor,
         static_cache: StaticCache | None = None,
         cu_seq_lens_q: torch.Tensor | None = None,
         max_length_q: int | None = None,
+        position_ids: torch.Tensor | None = None,
         **_: object,
     ) -> tuple[torch.Tensor, None]:
         """From query [batch, heads, tokens, head_dim], as transformers has it, to [batch, tokens, heads, head_dim]."""
@@ -98,13 +101,21 @@ def _function(whole: Whole, cached: Cached) -> Callable[..., tuple[torch.Tensor,
             starts = cu_seq_lens_q.int()
             return _packed(whole, q, k, v, Packed(starts, starts, most, most)), None
         if isinstance(attention_mask, str):
-            raise Refusal("position_ids restart inside a row: pass cu_seq_lens_q, cu_seq_lens_k and max_length_q too")
-        if attention_mask is None:
+            _require_whole_rows(module, position_ids)
+        if attention_mask is None or isinstance(attention_mask, str):
             packed = Packed(_starts(q), _starts(k), q.shape[1], k.shape[1])
             return _packed(whole, q, k, v, packed), None
         return _padded(whole, q, k, v, attention_mask), None
 
     return attend
+
+
+def _require_whole_rows(module: torch.nn.Module, position_ids: torch.Tensor | None) -> None:
+    """Refuse positions that restart inside a row. While tracing none is known yet: then the device asserts it."""
+    if not torch.compiler.is_compiling() or position_ids is None:
+        raise Refusal(RESTART)
+    if module.layer_idx == 0:
+        torch._assert_async((torch.diff(position_ids, dim=-1) == 1).all(), RESTART)
 
 
 def _check(query: torch.Tensor, scaling: float | None, dropout: float, sliding_window: int | None) -> None:

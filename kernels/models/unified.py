@@ -125,6 +125,7 @@ def _layer(
         position_embeddings=position_embeddings,
         attention_mask=attention_mask,
         past_key_values=past_key_values,
+        position_ids=position_ids,
         **more,
     )
     normed, total = fused_add_rms_norm(attended, hidden_states, after.weight, after.variance_epsilon)

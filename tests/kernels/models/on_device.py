@@ -77,9 +77,21 @@ def agreement(name: str, arguments: argparse.Namespace) -> Mapping[str, object]:
     seconds = time.perf_counter() - started
     if found.differing_rows and arguments.trace:
         print("first to differ:", first_differing_module(model, ids[:, :301], 301, 96), flush=True)
+    more = {}
+    if arguments.compile:
+        more["compiled"] = compiled_differences(model, ids)
+    if arguments.gradients:
+        more["least alike gradient"] = least_alike_gradient(name, arguments)
     sampled = rollout_differences(model, arguments.vocabulary, arguments.graph)
     operators = [f"{each.operator}/{each.symbol}: {each.kind} {each.digest[:8]} x{each.calls}" for each in ran()]
-    return {"model": name, **asdict(found), "sampled": sampled, "seconds": round(seconds, 2), "operators": operators}
+    return {
+        "model": name,
+        **asdict(found),
+        "sampled": sampled,
+        **more,
+        "seconds": round(seconds, 2),
+        "operators": operators,
+    }
 
 
 def rollout_differences(model: Any, vocabulary: int, graph: bool) -> str:
@@ -96,6 +108,34 @@ def rollout_differences(model: Any, vocabulary: int, graph: bool) -> str:
     return f"{int(found.sum())} of {found.numel()} differ"
 
 
+def least_alike_gradient(name: str, arguments: argparse.Namespace) -> str:
+    """The parameter whose gradient is least like the stock model's, by the cosine between the two."""
+    ids = torch.randint(0, arguments.vocabulary, (2, 200), device="cuda")
+
+    def gradients(model: Any) -> dict[str, torch.Tensor]:
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+        torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten()).backward()
+        return {key: value.grad.float() for key, value in model.named_parameters()}
+
+    stock = gradients(build(name, arguments.vocabulary))
+    ours = gradients(unify(build(name, arguments.vocabulary), arguments.kernels, arguments.attention))
+    alike = {
+        key: float(torch.nn.functional.cosine_similarity(ours[key].flatten(), stock[key].flatten(), dim=0))
+        for key in stock
+    }
+    worst = min(alike, key=alike.__getitem__)
+    return f"{worst} {alike[worst]:.5f}"
+
+
+def compiled_differences(model: Any, ids: torch.Tensor) -> str:
+    """How many logits of a compiled forward differ in a bit from those of an eager one."""
+    with torch.no_grad():
+        eager = model(input_ids=ids, use_cache=False).logits
+        torch._dynamo.reset()
+        compiled = torch.compile(model)(input_ids=ids, use_cache=False).logits
+    return f"{int((eager.view(torch.int16) != compiled.view(torch.int16)).sum())} of {eager.numel()} differ"
+
+
 def main() -> int:
     """Print a line for each model; 1 when one differs or fails."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -104,6 +144,8 @@ def main() -> int:
     parser.add_argument("--attention", default=None, choices=["flash_attn_4", "triton"])
     parser.add_argument("--experts", default=None, help="transformers' implementation of the experts")
     parser.add_argument("--graph", action="store_true", help="replay a CUDA graph for each decoded token")
+    parser.add_argument("--compile", action="store_true", help="compare a compiled forward's bits with an eager one's")
+    parser.add_argument("--gradients", action="store_true", help="compare gradients with the stock model's")
     parser.add_argument("--trace", action="store_true", help="name the module that differs first")
     parser.add_argument("--vocabulary", type=int, default=32000)
     parser.add_argument("--out", type=Path, default=None)

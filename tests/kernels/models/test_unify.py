@@ -188,6 +188,28 @@ def test_sequences_packed_by_position_alone_are_refused(small: Small, ids: Any) 
         logits(model, ids.reshape(1, -1), position_ids=torch.arange(20).repeat(3)[None], use_cache=False)
 
 
+@pytest.mark.parametrize("model_type", TYPES)
+def test_a_traced_model_computes_the_same_bits(model_type: str, small: Small, ids: Any) -> None:
+    # given
+    model = unify(small(model_type))
+    eager = logits(model, ids, use_cache=False)
+
+    # when
+    traced = logits(torch.compile(model, backend="aot_eager", fullgraph=True), ids, use_cache=False)
+
+    # then
+    assert torch.equal(traced, eager)
+
+
+def test_a_traced_model_does_not_take_sequences_packed_by_position_alone(small: Small, ids: Any) -> None:
+    # given
+    traced = torch.compile(unify(small("qwen3")), backend="aot_eager", fullgraph=True)
+
+    # when / then
+    with pytest.raises(RuntimeError, match="restart inside a row"):
+        logits(traced, ids.reshape(1, -1), position_ids=torch.arange(20).repeat(3)[None], use_cache=False)
+
+
 def test_generating_with_transformers_own_cache_works(small: Small, ids: Any) -> None:
     # given
     model = small("qwen3")
