@@ -26,7 +26,7 @@ def never() -> str | None:
 def drive(crew: Crew, pause_requested: PauseRequested = never) -> None:
     """Run rounds until the campaign is paused or stopped. The caller holds the driver's lease.
 
-    Raises NoProgress when a strategy neither acts nor lets the campaign end.
+    Raises NoProgress when a strategy neither acts nor lets the campaign end, PlanWithoutEnd when it only plans.
     """
     # LangGraph takes a second to load, and only a driver needs it: every command that reads starts without.
     from kernelbraid.agents.graph import build_round

@@ -5,6 +5,7 @@ Every node looks at the log first and returns at once when its event is there al
 simply run again. Each branch is a graph of its own: a slow audit does not hold back another one's result.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypedDict
 
@@ -13,6 +14,7 @@ from langgraph.types import Send
 
 from kernelbraid.agents import auditor, brancher, duty, editor, planner
 from kernelbraid.agents.crew import Crew
+from kernelbraid.events.search import ActionProposed
 from kernelbraid.events.state import State
 from kernelbraid.events.values import ROOT
 from kernelbraid.kernels.audit.outcome import Candidate
@@ -90,10 +92,14 @@ def _fan_out(crew: Crew) -> Sequence[Send] | str:
 
 
 def _subjects(state: State) -> list[str]:
-    """Open actions, and implementations that were left between audit and lineage decision."""
+    """Open actions, and implementations that were left between audit and lineage decision.
+
+    What was handed in from outside may be more than the policy has in flight: the rest waits for the next round.
+    """
     left = [item.subject for item in duty.started(state) if item.subject.startswith("i")]
     covered = {state.actions[action].implementation for action in state.open_actions}
-    return [*state.open_actions, *(item for item in left if item not in covered)]
+    begun = itertools.islice(state.open_actions, state.specified().policy.parallel)
+    return [*begun, *(item for item in left if item not in covered)]
 
 
 # --- the nodes: look, act, append ----------------------------------------------------------------------------------
@@ -125,8 +131,16 @@ def _qualify_root(crew: Crew) -> None:
 
 
 def _plan(crew: Crew) -> None:
-    while crew.campaign.commit(lambda state: planner.plan(state, crew.desk, crew.campaign.idle_s())):
-        pass
+    """Plan until nothing is left to decide. Raises PlanWithoutEnd for a strategy that never comes to an action."""
+    without_action = 0
+    while decided := crew.campaign.commit(lambda state: planner.plan(state, crew.desk, crew.campaign.idle_s())):
+        acted = any(isinstance(item.event, ActionProposed) for item in decided)
+        without_action = 0 if acted else without_action + 1
+        if without_action == planner.LONGEST_PLAN:
+            raise planner.PlanWithoutEnd(
+                f"the planner of {crew.campaign.name} decided {without_action} times up to position "
+                f"{crew.campaign.position} and tried nothing: check its strategy {crew.desk.planner.name}"
+            )
 
 
 def _edit(crew: Crew, subject: str) -> None:

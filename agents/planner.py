@@ -2,8 +2,16 @@
 
 from kernelbraid.agents.strategy import Desk
 from kernelbraid.events import decider
+from kernelbraid.events.errors import KernelbraidError
 from kernelbraid.events.event import Decision
 from kernelbraid.events.state import State
+
+LONGEST_PLAN = 100
+"""Decisions without an action between them. The catalogue's planner takes two: it withdraws, then it raises."""
+
+
+class PlanWithoutEnd(KernelbraidError):
+    """A strategy raised and withdrew opportunities over and over and tried none: it would fill the log for ever."""
 
 
 def plan(state: State, desk: Desk, elapsed_s: float = 0.0) -> Decision | None:

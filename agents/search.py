@@ -80,7 +80,7 @@ def run(
     `operator` is a packaged operator's name or a folder with an operator.toml. `limits` set single policy keys, such
     as audits=40, kappa=30, parallel=2, seed=0 or wall_s=60.
 
-    Raises OperatorError, MissingToolchain, StoreError, DriverPresent, NoProgress.
+    Raises OperatorError, MissingToolchain, StoreError, DriverPresent, NoProgress, PlanWithoutEnd.
     """
     strategies = strategies or catalogue_strategies()
     chosen = changed_policy(policy or Policy(), {**strategies.names(), **limits})
@@ -286,9 +286,14 @@ def _agents_digest() -> str:
 
 def append_by_user(store: Store, name: str, decide: Callable[[State], Decision | None]) -> None:
     """Let somebody who does not drive the campaign append to it, beside its driver."""
+    campaign_in(store, name).commit(decide)
+
+
+def campaign_in(store: Store, name: str) -> Campaign:
+    """A campaign of the store, to read and to append to. Raises CampaignMissing."""
     if not any(row.name == name for row in store.campaigns()):
         raise CampaignMissing(f"there is no campaign {name}: `kernelbraid list` shows what there is")
-    Campaign(store, name).commit(decide)
+    return Campaign(store, name)
 
 
 def note(store: Store, name: str, text: str) -> None:

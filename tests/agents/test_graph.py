@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 
 from kernelbraid.agents import graph
+from kernelbraid.agents.catalogue.planner import CataloguePlanner
 from kernelbraid.agents.driver import NoProgress, drive
 from kernelbraid.agents.graph import build_round
+from kernelbraid.agents.planner import LONGEST_PLAN, PlanWithoutEnd
 from kernelbraid.agents.strategy import Desk, Events
+from kernelbraid.events import decider
 from kernelbraid.events.search import ActionProposed
 from kernelbraid.events.state import Implementation, State
 from kernelbraid.events.store import Store
@@ -76,6 +79,26 @@ def test_a_strategy_that_decides_nothing_where_it_is_due_is_named_not_looped_on(
     object.__setattr__(stage.desk, "brancher", Silent())
     with pytest.raises(NoProgress, match="toy stands still at position"):
         drive(stage.crew)
+
+
+def test_a_planner_that_raises_and_withdraws_for_ever_is_named_not_looped_on(store: Store) -> None:
+    class Fickle(CataloguePlanner):
+        name = "fickle"
+
+        def survey(self, state: State, desk: Desk) -> Events:
+            if state.pending:
+                return decider.withdraw_opportunity(state, next(iter(state.pending)), "on second thoughts")
+            return super().survey(state, desk)
+
+    stage = Stage(store, mechanism("lanes", 2.0))
+    object.__setattr__(stage.desk, "planner", Fickle())
+    before = stage.state.position
+
+    with pytest.raises(PlanWithoutEnd, match="toy decided 100 times up to position .* check its strategy fickle"):
+        drive(stage.crew)
+
+    assert store.position("toy") == before + LONGEST_PLAN
+    assert store.verify("toy").problems == ()
 
 
 def test_what_fails_in_a_branch_reaches_the_caller_and_leaves_a_log_to_go_on_from(store: Store) -> None:
