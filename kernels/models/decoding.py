@@ -6,7 +6,7 @@ import torch
 
 from kernelbraid.kernels.models.cache import StaticCache
 from kernelbraid.kernels.models.refusal import Refusal
-from kernelbraid.kernels.models.unified import is_unified
+from kernelbraid.kernels.models.unified import decoded, is_unified
 
 
 @dataclass
@@ -81,6 +81,8 @@ class Decoder:
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
+            if self.cache.ours and self.cache.decoding:
+                return decoded(self.model, ids, positions, self.cache)
             result = self.model(
                 input_ids=ids,
                 position_ids=positions,

@@ -4,7 +4,7 @@ A module of class C becomes one of a subclass of C whose forward runs ours, so h
 dictionaries work as before. Query, key and value projections are one product, and so are gate and up.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -130,6 +130,37 @@ def _layer(
     )
     normed, total = fused_add_rms_norm(attended, hidden_states, after.weight, after.variance_epsilon)
     return total + self.mlp(normed)
+
+
+def decoded(model: torch.nn.Module, ids: torch.Tensor, positions: torch.Tensor, cache: StaticCache) -> torch.Tensor:
+    """Logits [batch, tokens, vocab] of ids [batch, tokens] against a cache: the bits of the model's own forward.
+
+    A layer's last addition is done with the next layer's norm, in one launch for two.
+    """
+    inner = model.model
+    hidden = inner.embed_tokens(ids)
+    more, total = run_layers(inner.layers, hidden, inner.rotary_emb(hidden, positions), cache)
+    normed, _ = fused_add_rms_norm(more, total, inner.norm.weight, inner.norm.variance_epsilon)
+    return model.lm_head(normed)
+
+
+def run_layers(
+    layers: Iterable[Any], hidden: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor], cache: StaticCache
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the layers make of hidden [batch, tokens, hidden], as two terms of which the last addition is not done."""
+    total, more = hidden, None
+    for layer in layers:
+        norm, after = layer.input_layernorm, layer.post_attention_layernorm
+        if more is None:
+            normed = rms_norm(total, norm.weight, norm.variance_epsilon)
+        else:
+            normed, total = fused_add_rms_norm(more, total, norm.weight, norm.variance_epsilon)
+        attended, _ = layer.self_attn(normed, angles, None, cache, static_cache=cache)
+        normed, total = fused_add_rms_norm(attended, total, after.weight, after.variance_epsilon)
+        more = layer.mlp(normed)
+    if more is None:
+        raise Refusal("a model without layers has nothing to decode")
+    return more, total
 
 
 def _attention(

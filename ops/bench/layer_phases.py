@@ -17,6 +17,7 @@ import transformers
 
 from kernelbraid.kernels import unify
 from kernelbraid.kernels.models.cache import StaticCache
+from kernelbraid.kernels.models.unified import run_layers
 from kernelbraid.kernels.models.widths import WIDTHS
 from kernelbraid.kernels.runtime import ran, reset_ran
 
@@ -111,6 +112,10 @@ def decode(stack: Stack, masked: bool) -> Phase:
         begin(True)
         hidden = stack.token
         with torch.no_grad():
+            if stack.arm == "unified":
+                more, total = run_layers(stack.layers, hidden, angles, cache)
+                torch.add(total, more)
+                return
             for layer in stack.layers:
                 hidden = layer(
                     *(hidden, mask), position_embeddings=angles, past_key_values=cache, use_cache=True, **more
