@@ -76,6 +76,24 @@ def _kv_cache_store_arguments(tensors: Tensors) -> tuple[Tensor, ...]:
     return (*taken, tensors["k_cache"], tensors["v_cache"])
 
 
+def rope_store(q: Tensor, k: Tensor, *others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """rope of q and k, the norm before it where there are weights, and kv_cache_store."""
+    v, slots, k_cache, v_cache, cos, sin, *weights = others
+    q, k = qk_norm(q, k, *weights) if weights else (q, k)
+    q, k = rope(q, k, cos, sin)
+    return (q, *kv_cache_store(k, v, slots, k_cache, v_cache))
+
+
+def _rope_store_arguments(tensors: Tensors) -> tuple[Tensor, ...]:
+    """Without padding, for which the formula has no word."""
+    if bool((tensors["slot_mapping"] < 0).any()):
+        raise RuntimeError("the formula stores every token")
+    q, k, cos, sin = _rope_arguments(tensors)
+    weights = tuple(tensors[name] for name in ("q_weight", "k_weight") if name in tensors)
+    cache = (tensors[name] for name in ("v", "slot_mapping", "k_cache", "v_cache"))
+    return (q, k, *cache, cos, sin, *weights)
+
+
 def _named(*names: str) -> Callable[[Tensors], tuple[Tensor, ...]]:
     return lambda tensors: tuple(tensors[name] for name in names)
 
@@ -88,6 +106,7 @@ PEERS: Mapping[str, Peer] = MappingProxyType(
         "rope": Peer(rope, _rope_arguments),
         "silu_and_mul": Peer(silu_and_mul, lambda tensors: tensors["gate_up"].unbind(1)),
         "kv_cache_store": Peer(kv_cache_store, _kv_cache_store_arguments),
+        "rope_store": Peer(rope_store, _rope_store_arguments),
         "embedding": Peer(torch.nn.functional.embedding, _named("ids", "table")),
     }
 )

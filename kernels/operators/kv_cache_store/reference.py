@@ -48,11 +48,11 @@ def _paged(slots: int, rng: np.random.Generator) -> NDArray[np.int64]:
 
 def reference(entry: Entry, dims: Mapping[str, int], inputs: Arrays) -> Mapping[str, NDArray[np.float64]]:
     """k_cache and v_cache [slots, kv_heads, head_dim]."""
-    order = _token_of_slot(inputs["slot_mapping"], dims["slots"])
+    order = token_of_slot(inputs["slot_mapping"], dims["slots"])
     return {f"{name}_cache": exact(inputs[name])[order] for name in "kv"}
 
 
-def _token_of_slot(mapping: NDArray[np.int64], slots: int) -> NDArray[np.int64]:
+def token_of_slot(mapping: NDArray[np.int64], slots: int) -> NDArray[np.int64]:
     """Which token each slot is written by."""
     return np.argsort(mapping, kind="stable")[len(mapping) - slots :]
 
@@ -73,7 +73,7 @@ def samples(full: Call, decode: Entry, rng: np.random.Generator) -> Iterator[Agr
 def _stored(full: Call, entry: Entry, slots: NDArray[np.int64]) -> Iterator[Agreement]:
     """What stands in these slots, stored by a call that knows of no others; every other token of it is padding."""
     count = len(slots)
-    tokens = np.repeat(_token_of_slot(full.inputs["slot_mapping"], full.dims["slots"])[slots], 2)
+    tokens = np.repeat(token_of_slot(full.inputs["slot_mapping"], full.dims["slots"])[slots], 2)
     mapping = np.full(2 * count, PADDING, np.int64)
     mapping[::2] = np.arange(count)
     inputs = {"k": full.inputs["k"][tokens], "v": full.inputs["v"][tokens], "slot_mapping": mapping}

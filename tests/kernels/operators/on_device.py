@@ -68,6 +68,7 @@ VARIANTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("full_tokens_of_4096", "full_warps_8", "decode_tokens_of_512", "decode_warps_2"),
         ("full_tokens_of_1024", "full_warps_2", "decode_warps_1"),
     ),
+    "rope_store": (("tile_16_2",), ("tile_8_2",), ("tile_32_4",), ("tile_8_1",)),
     "embedding": (("full_warps_1", "decode_warps_8"), ("full_warps_2",), ("full_warps_8",)),
     "linear": tuple(
         ("full_groups", *more)

@@ -114,6 +114,47 @@ def test_slices_of_one_product_give_the_bits_of_copies(name: str, device: Any, t
         assert (device.bits(found) == device.bits(expected)).all()
 
 
+@pytest.mark.parametrize("head_dim", [64, 72, 80, 128, 256])
+@pytest.mark.parametrize("heads", [(14, 2), (32, 8), (5, 5), (16, 1)])
+def test_one_launch_has_the_bits_of_three(head_dim: int, heads: tuple[int, int], device: Any, tmp_path: Path) -> None:
+    # given slices of one product, and padding
+    torch, tokens, (of_q, of_k) = device.torch, 41, heads
+    names = ("rope_store", "qk_norm", "rope", "kv_cache_store")
+    operators = [load_operator(name, "triton") for name in names]
+    fused, norm, rope, store = (
+        device.load(operator, operator.best_sources(), tmp_path).module for operator in operators
+    )
+
+    def drawn(*shape: int) -> Any:
+        return torch.randn(shape, dtype=torch.bfloat16, device="cuda")
+
+    q, k, v = drawn(tokens, of_q + 2 * of_k, head_dim).split([of_q, of_k, of_k], dim=1)
+    weights = (drawn(head_dim), drawn(head_dim))
+    positions, table = torch.randint(0, 90, (tokens,), device="cuda"), torch.randn(90, head_dim, device="cuda")
+    slots = torch.where(torch.arange(tokens, device="cuda") % 5 == 0, -1, torch.randperm(tokens, device="cuda"))
+
+    def cache() -> Any:
+        return torch.full((tokens, of_k, head_dim), 7.0, dtype=q.dtype, device="cuda")
+
+    found, other = ([drawn(tokens, of_q, head_dim), cache(), cache()] for _ in range(2))
+
+    # when
+    fused.qk_norm_rope_store_full_bf16(q, k, v, *weights, positions, table, slots, *found)
+    fused.rope_store_decode_bf16(q, k, v, positions, table, slots, *other)
+
+    # then
+    for results, normal in ((found, True), (other, False)):
+        heads_of = [torch.empty(part.shape, dtype=q.dtype, device="cuda") for part in (q, k)]
+        if normal:
+            norm.qk_norm_decode_bf16(q, k, *weights, *heads_of)
+        turned = [torch.empty_like(part) for part in heads_of]
+        rope.rope_decode_bf16(*(heads_of if normal else (q, k)), positions, table, *turned)
+        caches = [cache(), cache()]
+        store.kv_cache_store_full_bf16(turned[1], v, slots, *caches)
+        for part, wanted in zip(results, (turned[0], *caches), strict=True):
+            assert (device.bits(part) == device.bits(wanted)).all()
+
+
 def test_heads_are_turned_in_place_and_at_positions_of_any_integer_type(device: Any, tmp_path: Path) -> None:
     # given
     operator = load_operator("rope", "triton")
