@@ -32,40 +32,45 @@ def logits_agree(
     lengths: Sequence[int],
     prompts: Sequence[int],
     graph: bool = False,
+    more: int = 1,
 ) -> Agreement:
     """Compare every row of sequences ids [batch, width], padded on the right.
 
     Sequence b has lengths[b] tokens; the first prompts[b] are prefilled and the rest decoded one by one, all sequences
-    at once, also beside those that have ended. `graph` replays a CUDA graph for the steps.
+    at once, also beside those that have ended. `graph` replays a CUDA graph for the steps; `more` than one token at a
+    time is what speculative decoding does.
     """
     with torch.no_grad():
         full = model(input_ids=ids, use_cache=False).logits
-    decoded = decode_given(model, ids, lengths, prompts, graph)
+    decoded = decode_given(model, ids, lengths, prompts, graph, more)
     return compare(full, decoded, lengths)
 
 
 def decode_given(
-    model: torch.nn.Module, ids: torch.Tensor, lengths: Sequence[int], prompts: Sequence[int], graph: bool = False
+    model: torch.nn.Module,
+    ids: torch.Tensor,
+    lengths: Sequence[int],
+    prompts: Sequence[int],
+    graph: bool = False,
+    more: int = 1,
 ) -> torch.Tensor:
     """Logits [batch, width, vocab] by prefill and steps; rows beyond a sequence's length are zero."""
     batch, width = ids.shape
     steps = max(length - prompt for length, prompt in zip(lengths, prompts, strict=True))
-    decoder = Decoder(model, batch, max(prompts) + steps)
+    decoder = Decoder(model, batch, max(prompts) + steps + more)
     if graph:
         decoder.capture()
-    most = max(prompts)
-    start = torch.tensor(prompts, device=ids.device)
-    first = decoder.prefill(ids[:, :most], start.int())
+    first = decoder.prefill(ids[:, : max(prompts)], torch.tensor(prompts, device=ids.device))
     decoded = first.new_zeros((batch, width, first.shape[-1]))
     for sequence, prompt in enumerate(prompts):
         decoded[sequence, :prompt] = first[sequence, :prompt]
-    every = torch.arange(batch, device=ids.device)
-    last = torch.tensor(lengths, device=ids.device) - 1
-    for offset in range(steps):
-        place = torch.minimum(start + offset, last.clamp(min=0))
-        logits = decoder.step(ids[every, place])
-        running = start + offset <= last
-        decoded[every[running], place[running]] = logits[running]
+    start, end = (torch.tensor(counts, device=ids.device)[:, None] for counts in (prompts, lengths))
+    for offset in range(0, steps, more):
+        place = start + offset + torch.arange(more, device=ids.device)
+        tokens = ids.gather(1, place.clamp(max=width - 1))
+        logits = decoder.step(tokens[:, 0])[:, None] if more == 1 else decoder.extend(tokens)
+        row, column = (place < end).nonzero(as_tuple=True)
+        decoded[row, place[row, column]] = logits[row, column]
     return decoded
 
 

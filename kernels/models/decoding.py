@@ -47,15 +47,21 @@ class Decoder:
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits [batch, vocab] after one more token of every sequence, tokens [batch]."""
-        if self._longest >= self.capacity:
-            raise Refusal(f"a sequence has {self._longest} tokens already, as many as the cache holds")
-        self._longest += 1
+        self._grow(1)
         self._tokens.copy_(tokens[:, None])
         if self._graph is None:
-            return self._advance()
+            return self._advance(self._tokens)[:, 0]
         self._graph.replay()
         assert self._logits is not None
         return self._logits
+
+    def extend(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits [batch, more, vocab] after several more tokens of every sequence at once, tokens [batch, more].
+
+        As for a verified draft or a chunk of a prompt; the same bits as one by one. Never a replayed graph.
+        """
+        self._grow(tokens.shape[1])
+        return self._advance(tokens)
 
     def capture(self) -> None:
         """Record one step as a CUDA graph, which later steps replay. Forgets the sequences: prefill afterwards."""
@@ -64,20 +70,28 @@ class Decoder:
         with torch.cuda.stream(side):
             for _ in range(3):
                 self.cache.seen.zero_()
-                self._advance()
+                self._advance(self._tokens)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._logits = self._advance()
+            self._logits = self._advance(self._tokens)[:, 0]
         self._graph, self._longest = graph, self.capacity
 
-    def _advance(self) -> torch.Tensor:
-        cache = self.cache
+    def _grow(self, more: int) -> None:
+        if self._longest + more > self.capacity:
+            raise Refusal(f"a sequence has {self._longest} tokens and the cache holds {self.capacity}: not {more} more")
+        self._longest += more
+
+    def _advance(self, tokens: torch.Tensor) -> torch.Tensor:
+        cache, more = self.cache, tokens.shape[1]
         cache.decoding = True
-        torch.add(cache.seen, 1, out=cache.lengths)
-        logits = self._forward(self._tokens, cache.seen[:, None].long())
+        torch.add(cache.seen, more, out=cache.lengths)
+        positions = cache.seen[:, None].long()
+        if more > 1:
+            positions = positions + torch.arange(more, device=tokens.device)
+        logits = self._forward(tokens, positions)
         cache.seen.copy_(cache.lengths)
-        return logits[:, 0]
+        return logits
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():

@@ -136,7 +136,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _backward(ctx: Any, gradient: torch.Tensor, _: Any) -> tuple[Any, ...]:
     """PyTorch's FlashAttention-2 backward, on this forward's output and log-sum-exp."""
     q, k, v, cu_queries, cu_keys, out, lse = ctx.saved_tensors
-    unused = torch.zeros(2, dtype=torch.uint64, device=q.device)
+    unused = torch.empty(2, dtype=torch.uint64, device=q.device)
     gradients = torch.ops.aten._flash_attention_backward(
         *(gradient.contiguous(), q, k, v, out, lse.t().contiguous(), cu_queries, cu_keys, *ctx.most),
         *(0.0, True, unused, unused),

@@ -73,7 +73,7 @@ def agreement(name: str, arguments: argparse.Namespace) -> Mapping[str, object]:
     ids = torch.randint(0, arguments.vocabulary, (len(LENGTHS), max(LENGTHS)), device="cuda")
     reset_ran()
     started = time.perf_counter()
-    found = logits_agree(model, ids, LENGTHS, PROMPTS, arguments.graph)
+    found = logits_agree(model, ids, LENGTHS, PROMPTS, arguments.graph, arguments.more)
     seconds = time.perf_counter() - started
     if found.differing_rows and arguments.trace:
         print("first to differ:", first_differing_module(model, ids[:, :301], 301, 96), flush=True)
@@ -144,6 +144,7 @@ def main() -> int:
     parser.add_argument("--attention", default=None, choices=["flash_attn_4", "triton"])
     parser.add_argument("--experts", default=None, help="transformers' implementation of the experts")
     parser.add_argument("--graph", action="store_true", help="replay a CUDA graph for each decoded token")
+    parser.add_argument("--more", type=int, default=1, help="tokens decoded at a time")
     parser.add_argument("--compile", action="store_true", help="compare a compiled forward's bits with an eager one's")
     parser.add_argument("--gradients", action="store_true", help="compare gradients with the stock model's")
     parser.add_argument("--trace", action="store_true", help="name the module that differs first")

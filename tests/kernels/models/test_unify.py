@@ -66,12 +66,13 @@ def test_the_unified_model_computes_what_the_stock_model_does(model_type: str, s
 
 
 @pytest.mark.parametrize("model_type", TYPES)
-def test_unified_ragged_decode_follows_the_full_forward(model_type: str, small: Small, ids: Any) -> None:
+@pytest.mark.parametrize("more", [1, 4])
+def test_unified_ragged_decode_follows_the_full_forward(model_type: str, more: int, small: Small, ids: Any) -> None:
     # given
     model = unify(small(model_type))
 
     # when
-    agreement = logits_agree(model, ids, lengths=[20, 13, 1], prompts=[7, 0, 1])
+    agreement = logits_agree(model, ids, lengths=[20, 13, 1], prompts=[7, 0, 1], more=more)
 
     # then
     assert agreement.rows == 34
@@ -237,7 +238,7 @@ def test_the_cache_refuses_what_does_not_fit(small: Small, ids: Any) -> None:
     decoder.prefill(ids, torch.tensor([20, 4, 1]))
 
     # when / then
-    with pytest.raises(Refusal, match="20 tokens already"):
+    with pytest.raises(Refusal, match="20 tokens and the cache holds 20"):
         decoder.step(ids[:, 0])
 
 
