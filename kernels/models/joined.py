@@ -19,16 +19,11 @@ class Joined:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """All layers' results side by side. Raises Refusal when a parameter has left the shared memory."""
-        y, bias = self.product(x), self.biases()
-        return y if bias is None else y + bias
-
-    def product(self, x: torch.Tensor) -> torch.Tensor:
-        """The same without biases."""
         if not torch.compiler.is_compiling():
             self._require_shared()
-        return linear(x, self.weight, [layer.weight for layer in self.layers])
+        return linear(x, self.weight, [layer.weight for layer in self.layers], self._biases())
 
-    def biases(self) -> torch.Tensor | None:
+    def _biases(self) -> torch.Tensor | None:
         """All biases side by side, as the parameters where a gradient is wanted."""
         if self.bias is None or not torch.is_grad_enabled():
             return self.bias

@@ -4,7 +4,7 @@ A module of class C becomes one of a subclass of C whose forward runs ours, so h
 dictionaries work as before. Query, key and value projections are one product, and so are gate and up.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from kernelbraid.kernels.models.subclasses import become
 from kernelbraid.kernels.runtime import rotary
 from kernelbraid.kernels.runtime.activation import silu_and_mul
 from kernelbraid.kernels.runtime.embedding import embedding
-from kernelbraid.kernels.runtime.heads import qkv_rope, qkv_rope_store
+from kernelbraid.kernels.runtime.heads import heads, heads_stored
 from kernelbraid.kernels.runtime.norms import fused_add_rms_norm, rms_norm
 from kernelbraid.kernels.runtime.projection import linear, prepare
 from kernelbraid.kernels.runtime.routing import moe_align, moe_combine, topk_softmax
@@ -59,9 +59,6 @@ def _require_computable(config: Any) -> None:
 def _change_layer(layer: torch.nn.Module) -> None:
     attention, mlp = layer.self_attn, layer.mlp
     attention.qkv = join([attention.q_proj, attention.k_proj, attention.v_proj])
-    attention.no_bias = attention.qkv.weight.new_zeros(
-        len(attention.qkv.weight) // attention.head_dim, attention.head_dim
-    )
     become(attention.o_proj, _linear)
     become(attention, _attention)
     if hasattr(mlp, "experts"):
@@ -95,8 +92,7 @@ def _norm(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
 
 
 def _linear(self: Any, x: torch.Tensor) -> torch.Tensor:
-    y = linear(x, self.weight)
-    return y if self.bias is None else y + self.bias
+    return linear(x, self.weight, bias=self.bias)
 
 
 def _rotary(self: Any, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -172,12 +168,15 @@ def _attention(
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
     shape = hidden_states.shape[:-1]
-    qkv, heads = _qkv(self, hidden_states.flatten(0, 1)), self.config.num_attention_heads
+    widths = [len(layer.weight) for layer in self.qkv.layers]
+    parts = self.qkv(hidden_states.flatten(0, 1)).split(widths, -1)
+    q, k, v = (part.unflatten(-1, (-1, self.head_dim)) for part in parts)
+    norms, epsilon = _head_norms(self)
     if isinstance(past_key_values, StaticCache) and past_key_values.decoding:
         place = past_key_values.places(self.layer_idx, shape[1])
-        q, k, v = qkv_rope_store(qkv, heads, *position_embeddings, *place, **_before_rope(self)), None, None
+        q, k, v = heads_stored(q, k, v, *position_embeddings, *place, norms, epsilon), None, None
     else:
-        q, k, v = qkv_rope(qkv, heads, *position_embeddings, **_before_rope(self))
+        q, k, v = heads(q, k, v, *position_embeddings, norms, epsilon)
         k, v = (states.unflatten(0, shape).transpose(1, 2) for states in (k, v))
         if past_key_values is not None:
             k, v = past_key_values.update(k, v, self.layer_idx)
@@ -188,20 +187,11 @@ def _attention(
     return self.o_proj(out.reshape(*shape, -1)), None
 
 
-def _qkv(attention: Any, rows: torch.Tensor) -> torch.Tensor:
-    """[tokens, heads, head_dim] of rows [tokens, hidden]; without a bias that qkv_rope adds."""
-    joined = attention.qkv
-    product = joined(rows) if hasattr(attention, "q_norm") else joined.product(rows)
-    return product.unflatten(-1, (-1, attention.head_dim))
-
-
-def _before_rope(attention: Any) -> Mapping[str, Any]:
-    """What is done to heads before they are turned."""
-    if hasattr(attention, "q_norm"):
-        norm = attention.q_norm
-        return {"norms": (norm.weight, attention.k_norm.weight, norm.variance_epsilon)}
-    bias = attention.qkv.biases()
-    return {"bias": attention.no_bias if bias is None else bias.unflatten(0, (-1, attention.head_dim))}
+def _head_norms(attention: Any) -> tuple[tuple[torch.Tensor, ...], float]:
+    """The weights for query and key heads, and epsilon; none where a model has no such norms."""
+    if not hasattr(attention, "q_norm"):
+        return (), 0.0
+    return (attention.q_norm.weight, attention.k_norm.weight), attention.q_norm.variance_epsilon
 
 
 def _mlp(self: Any, x: torch.Tensor) -> torch.Tensor:

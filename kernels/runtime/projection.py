@@ -13,25 +13,30 @@ from kernelbraid.kernels.runtime.loading import Ran, count, digest, entry
 from kernelbraid.kernels.runtime.registering import by_rows, register
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, parts: Sequence[torch.Tensor] = ()) -> torch.Tensor:
-    """x weight^T [..., out] from x [..., in] and weight [out, in], bfloat16, summed in float32.
+def linear(
+    x: torch.Tensor, weight: torch.Tensor, parts: Sequence[torch.Tensor] = (), bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """x weight^T + bias [..., out] from x [..., in], weight [out, in] and bias [out], bfloat16, summed in float32.
 
     `parts` are the parameters that lie in `weight` one after the other, where several layers are computed at once:
     the gradient goes to them.
     """
-    y = torch.ops.kernelbraid.linear(x.reshape(-1, x.shape[-1]).contiguous(), weight, list(parts))
+    y = torch.ops.kernelbraid.linear(x.reshape(-1, x.shape[-1]).contiguous(), weight, list(parts), bias)
     return y.view(*x.shape[:-1], weight.shape[0])
 
 
-def product(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> None:
-    """y [rows, out] from x [rows, in] and weight [out, in], all contiguous.
+def product(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    """y [rows, out] from x [rows, in], weight [out, in] and bias [out], all contiguous.
 
-    On compute capability 9.0 as a table of measurements says, elsewhere by the packaged Triton kernel.
+    On compute capability 9.0 as a table of measurements says, with one rounding; elsewhere by the packaged Triton
+    kernel, and the bias is added to what it rounded.
     """
     if not _by_table(x.device):
         entry("linear", by_rows("linear", len(x)))(x, weight, y)
+        if bias is not None:
+            y.add_(bias)
         return
-    tabled.linear(x, weight, y)
+    tabled.linear(x, weight, y, bias)
     outs, width = weight.shape
     way = tabled.kernel_name(outs, width, len(x), x.device.index) if len(x) else "no rows"
     count(Ran("linear", way, "table", "best", _digest()))
@@ -58,33 +63,39 @@ def _digest() -> str:
     return digest({file.name: file.read_text() for file in Path(__file__).parent.glob("linear*.*")})
 
 
-def _linear(x: torch.Tensor, weight: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    y = _linear_fake(x, weight, parts)
-    product(x, weight, y)
+def _linear(
+    x: torch.Tensor, weight: torch.Tensor, parts: Sequence[torch.Tensor], bias: torch.Tensor | None
+) -> torch.Tensor:
+    y = _linear_fake(x, weight, parts, bias)
+    product(x, weight, y, bias)
     return y
 
 
-def _linear_fake(x: torch.Tensor, weight: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    tensors.bfloat16("linear", x=x, weight=weight)
+def _linear_fake(
+    x: torch.Tensor, weight: torch.Tensor, parts: Sequence[torch.Tensor], bias: torch.Tensor | None
+) -> torch.Tensor:
+    tensors.bfloat16("linear", x=x, weight=weight, **({} if bias is None else {"bias": bias}))
     tensors.shaped("linear", "weight", weight, ("out", x.shape[-1]))
+    if bias is not None:
+        tensors.shaped("linear", "bias", bias, weight.shape[:1])
     if parts and sum(len(part) for part in parts) != len(weight):
         raise ValueError(f"linear's parts have {sum(len(part) for part in parts)} rows, the weight {len(weight)}")
     return x.new_empty((x.shape[0], weight.shape[0]))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, weight, parts = inputs
-    ctx.rows = [len(part) for part in parts]
+    x, weight, parts, bias = inputs
+    ctx.rows, ctx.biased = [len(part) for part in parts], bias is not None
     ctx.save_for_backward(x, weight)
 
 
 def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
     x, weight = ctx.saved_tensors
     of_weight = gradient.t() @ x
-    of_x = gradient @ weight
+    of_bias = gradient.sum(0) if ctx.biased else None
     if ctx.rows:
-        return of_x, None, list(of_weight.split(ctx.rows))
-    return of_x, of_weight, []
+        return gradient @ weight, None, list(of_weight.split(ctx.rows)), of_bias
+    return gradient @ weight, of_weight, [], of_bias
 
 
 register(_linear, _linear_fake, _backward, _keep)

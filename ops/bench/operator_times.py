@@ -196,29 +196,7 @@ def _named(*names: str) -> Callable[[Mapping[str, torch.Tensor]], tuple[torch.Te
     return lambda tensors: tuple(tensors[name] for name in names)
 
 
-def _before_attention(
-    qkv: torch.Tensor,
-    bias: torch.Tensor | None,
-    weights: tuple[torch.Tensor, torch.Tensor] | None,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    like: torch.Tensor,
-) -> object:
-    kv_heads = (qkv.shape[1] - like.shape[1]) // 2
-    q, k, v = (qkv if bias is None else qkv + bias).split([like.shape[1], kv_heads, kv_heads], 1)
-    if weights is not None:
-        q, k = PEERS["qk_norm"].function(q, k, *weights)
-    return *PEERS["rope"].function(q, k, cos, sin), v.contiguous()
-
-
-def _before_attention_arguments(tensors: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
-    *_, cos, sin = PEERS["rope"].arguments({**tensors, "q": tensors["qkv"], "k": tensors["qkv"]})
-    weights = (tensors["q_weight"], tensors["k_weight"]) if "q_weight" in tensors else None
-    return tensors["qkv"], tensors.get("bias"), weights, cos, sin, tensors["q_out"]
-
-
 OTHERS: Mapping[str, Peer] = {
-    "qkv_rope": Peer(_before_attention, _before_attention_arguments),
     "topk_softmax": Peer(_topk, _named("logits", "weights")),
     "moe_align": Peer(_align, _named("ids", "ends")),
     "moe_combine": Peer(_combine, _named("outputs", "weights")),

@@ -19,7 +19,7 @@ NEAR = 0.02
 """Logits of these models are below 1; bfloat16 has eight bits."""
 pytestmark = pytest.mark.usefixtures("standing_in", "starved")
 
-EVERYWHERE = ("attention", "embedding", "fused_add_rms_norm", "linear", "qkv_rope", "rms_norm", "silu_and_mul")
+EVERYWHERE = ("attention", "embedding", "fused_add_rms_norm", "linear", "rms_norm", "rope_store", "silu_and_mul")
 
 Small = Callable[[str], Any]
 
@@ -77,7 +77,7 @@ def test_unified_ragged_decode_follows_the_full_forward(model_type: str, more: i
     # then
     assert agreement.rows == 34
     assert agreement.largest_difference < NEAR
-    assert {"kv_cache_store", "qkv_rope"} <= {each.operator for each in ran()}
+    assert {"kv_cache_store", "rope_store"} <= {each.operator for each in ran()}
 
 
 def test_a_moved_weight_is_noticed_and_unify_mends_it(small: Small, ids: Any) -> None:

@@ -60,34 +60,20 @@ def rope_full_bf16(q, k, positions, cos_sin, q_out, k_out):  # type: ignore[no-u
         out.copy_(torch.cat((left * cos - right * sin, right * cos + left * sin), -1))
 
 
-def qkv_rope_full_bf16(qkv, q_weight, k_weight, positions, cos_sin, q_out, k_out, v_out, epsilon=1e-6):  # type: ignore[no-untyped-def]
-    """The three one after the other."""
-    q, k, v = qkv.split([q_out.shape[1], k_out.shape[1], v_out.shape[1]], 1)
-    normed = torch.empty_like(q), torch.empty_like(k)
+def qk_norm_rope_store_full_bf16(  # type: ignore[no-untyped-def]
+    q, k, v, q_weight, k_weight, positions, cos_sin, slot_mapping, q_out, k_cache, v_cache, epsilon=1e-6
+):
+    """The three one after another."""
+    normed = torch.empty(q.shape, dtype=q.dtype), torch.empty(k.shape, dtype=k.dtype)
     qk_norm_full_bf16(q, k, q_weight, k_weight, *normed, epsilon)
-    rope_full_bf16(*normed, positions, cos_sin, q_out, k_out)
-    v_out.copy_(v)
+    rope_store_full_bf16(*normed, v, positions, cos_sin, slot_mapping, q_out, k_cache, v_cache)
 
 
-def qkv_bias_rope_full_bf16(qkv, bias, positions, cos_sin, q_out, k_out, v_out):  # type: ignore[no-untyped-def]
-    """A bias instead of norms."""
-    q, k, v = (qkv + bias).split([q_out.shape[1], k_out.shape[1], v_out.shape[1]], 1)
-    rope_full_bf16(q, k, positions, cos_sin, q_out, k_out)
-    v_out.copy_(v)
-
-
-def qkv_rope_decode_bf16(qkv, q_weight, k_weight, positions, cos_sin, slots, q_out, k_out, v_out, epsilon=1e-6):  # type: ignore[no-untyped-def]
-    """Into a cache."""
-    k, v = (qkv.new_empty(len(qkv), *cache.shape[1:]) for cache in (k_out, v_out))
-    qkv_rope_full_bf16(qkv, q_weight, k_weight, positions, cos_sin, q_out, k, v, epsilon)
-    kv_cache_store_full_bf16(k, v, slots, k_out, v_out)
-
-
-def qkv_bias_rope_decode_bf16(qkv, bias, positions, cos_sin, slots, q_out, k_out, v_out):  # type: ignore[no-untyped-def]
-    """Into a cache."""
-    k, v = (qkv.new_empty(len(qkv), *cache.shape[1:]) for cache in (k_out, v_out))
-    qkv_bias_rope_full_bf16(qkv, bias, positions, cos_sin, q_out, k, v)
-    kv_cache_store_full_bf16(k, v, slots, k_out, v_out)
+def rope_store_full_bf16(q, k, v, positions, cos_sin, slot_mapping, q_out, k_cache, v_cache):  # type: ignore[no-untyped-def]
+    """Two of them."""
+    turned = torch.empty(k.shape, dtype=k.dtype)
+    rope_full_bf16(q, k, positions, cos_sin, q_out, turned)
+    kv_cache_store_full_bf16(turned, v, slot_mapping, k_cache, v_cache)
 
 
 def silu_and_mul_full_bf16(gate_up, y):  # type: ignore[no-untyped-def]
@@ -153,5 +139,5 @@ def log_softmax_gather_full_bf16(logits, labels, logprobs, lse):  # type: ignore
 
 
 log_softmax_gather_full_f32 = log_softmax_gather_full_bf16
-for _name in [name for name in globals() if "_full_" in name and not name.startswith(("attention", "qkv"))]:
+for _name in [name for name in globals() if "_full_" in name and not name.startswith("attention")]:
     globals()[_name.replace("_full_", "_decode_")] = globals()[_name]

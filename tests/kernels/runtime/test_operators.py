@@ -12,7 +12,7 @@ from kernelbraid.kernels.runtime.activation import silu_and_mul  # noqa: E402
 from kernelbraid.kernels.runtime.attention import attention, attention_decode  # noqa: E402
 from kernelbraid.kernels.runtime.cache import kv_cache_store  # noqa: E402
 from kernelbraid.kernels.runtime.embedding import embedding  # noqa: E402
-from kernelbraid.kernels.runtime.heads import qkv_rope, qkv_rope_store  # noqa: E402
+from kernelbraid.kernels.runtime.heads import heads, heads_stored  # noqa: E402
 from kernelbraid.kernels.runtime.log_probabilities import log_softmax_gather  # noqa: E402
 from kernelbraid.kernels.runtime.norms import fused_add_rms_norm, qk_norm, rms_norm  # noqa: E402
 from kernelbraid.kernels.runtime.projection import linear  # noqa: E402
@@ -35,7 +35,7 @@ def starts(*lengths: int) -> Any:
 
 def arguments() -> Mapping[str, tuple[Any, ...]]:
     """One call of each operator."""
-    heads = (drawn(5, 4, 64), drawn(5, 2, 64))
+    both = (drawn(5, 4, 64), drawn(5, 2, 64))
     cache = [torch.zeros(6, 7, 2, 64).bfloat16() for _ in range(2)]
     slots = torch.tensor([3, -1, 0, 1, 2])
     flat, turned = [each.flatten(0, 1) for each in cache], (torch.tensor([0, 1, 7, 2, 3]), table(torch.rand(32), 8))
@@ -43,12 +43,12 @@ def arguments() -> Mapping[str, tuple[Any, ...]]:
     return {
         "rms_norm": (drawn(5, 64), drawn(64), 1e-5),
         "fused_add_rms_norm": (drawn(5, 64), drawn(5, 64, seed=1), drawn(64), 1e-6),
-        "qk_norm": (*heads, drawn(64), drawn(64, seed=1), 1e-6),
-        "rope": (*heads, *turned),
-        "qkv_rope": (drawn(5, 8, 64), 4, turned[0], turned[1], [drawn(64), drawn(64, seed=1)], 1e-6),
-        "qkv_rope_store": (drawn(5, 8, 64).detach(), 4, *turned, [drawn(8, 64).detach()], 0.0, slots, *flat),
+        "qk_norm": (*both, drawn(64), drawn(64, seed=1), 1e-6),
+        "rope": (*both, *turned),
+        "heads": (*both, drawn(5, 2, 64, seed=1), *turned, [drawn(64), drawn(64, seed=1)], 1e-6),
+        "heads_stored": (*(h.detach() for h in both), drawn(5, 2, 64).detach(), *turned, slots, *flat, [], 0.0),
         "silu_and_mul": (drawn(5, 32),),
-        "linear": (drawn(5, 64), drawn(48, 64), []),
+        "linear": (drawn(5, 64), drawn(48, 64), [], drawn(48)),
         "embedding": (torch.tensor([3, 0, 3]), drawn(4, 64)),
         "kv_cache_store": (
             drawn(5, 2, 64).detach(),
@@ -92,9 +92,8 @@ def formula_rope(q: Any, k: Any, positions: Any, cos_sin: Any) -> tuple[Any, ...
     return turned(q), turned(k)
 
 
-def formula_qkv(qkv: Any, heads: int, positions: Any, cos_sin: Any, norms: Any, bias: Any) -> tuple[Any, ...]:
-    q, k, v = (qkv if bias is None else qkv + bias).split([heads, 2, 2], 1)
-    if norms is not None:
+def formula_heads(q: Any, k: Any, v: Any, positions: Any, cos_sin: Any, norms: Any, _: Any) -> tuple[Any, ...]:
+    if norms:
         q, k = formula_norm(q, norms[0]), formula_norm(k, norms[1])
     return (*formula_rope(q, k, positions, cos_sin), v)
 
@@ -110,7 +109,7 @@ FORMULAS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "qk_norm": (qk_norm, lambda q, k, a, b, e: (formula_norm(q, a, e), formula_norm(k, b, e))),
     "rope": (rope, formula_rope),
     "silu_and_mul": (silu_and_mul, lambda g: torch.nn.functional.silu(g[:, :16]) * g[:, 16:]),
-    "linear": (linear, lambda x, w, _: x @ w.t()),
+    "linear": (linear, lambda x, w, _, b: x @ w.t() + b),
     "embedding": (embedding, lambda ids, rows: rows[ids]),
     "topk_softmax": (lambda *a: topk_softmax(*a)[0], formula_topk),
     "moe_combine": (moe_combine, lambda o, w: (o * w[:, :, None]).sum(1)),
@@ -170,39 +169,31 @@ def test_probabilities_of_all_experts_have_the_gradient_of_a_whole_softmax() -> 
     assert (mine - theirs).abs().max() <= 0.02 * theirs.abs().max()
 
 
-@pytest.mark.parametrize("kind", ["norms", "bias", "neither"])
-def test_what_lies_before_attention_follows_the_formula_and_so_do_its_gradients(kind: str) -> None:
-    # given
-    qkv, positions, cos_sin = drawn(5, 8, 64), torch.tensor([0, 1, 7, 2, 3]), table(torch.rand(32), 8)
-    norms = (drawn(64), drawn(64, seed=1)) if kind == "norms" else None
-    bias = drawn(8, 64) if kind == "bias" else None
-    trained = [tensor for tensor in (qkv, *(norms or ()), bias) if tensor is not None]
-    exact = [tensor.detach().double().requires_grad_() for tensor in trained]
+@pytest.mark.parametrize("normed", [True, False])
+def test_heads_follow_the_formula_and_so_do_their_gradients(normed: bool) -> None:
+    # given parts of one product, so that tokens are a stride apart
+    product, turn = drawn(5, 8, 64), (torch.tensor([0, 1, 7, 2, 3]), table(torch.rand(32), 8))
+    norms = [drawn(64), drawn(64, seed=1)] if normed else []
+    exact = [tensor.detach().double().requires_grad_() for tensor in (product, *norms)]
 
     # when
-    ours = results_and_gradients(
-        lambda x, *_: qkv_rope(x, 4, positions, cos_sin, (*norms, 1e-6) if norms else None, bias), tuple(trained)
-    )
-    theirs = results_and_gradients(
-        lambda x, *w: formula_qkv(x, 4, positions, cos_sin, w if norms else None, w[0] if kind == "bias" else None),
-        tuple(exact),
-    )
+    mine = results_and_gradients(lambda x, *w: heads(*x.split([4, 2, 2], 1), *turn, w, 1e-6), (product, *norms))
+    theirs = results_and_gradients(lambda x, *w: formula_heads(*x.split([4, 2, 2], 1), *turn, w, 1e-6), tuple(exact))
 
     # then
-    for mine, other in zip(ours[0] + ours[1], theirs[0] + theirs[1], strict=True):
-        assert (mine - other).abs().max() <= 0.02 * other.abs().max()
+    for one, other in zip(mine[0] + mine[1], theirs[0] + theirs[1], strict=True):
+        assert (one - other).abs().max() <= 0.02 * other.abs().max()
 
 
-@pytest.mark.parametrize("kind", ["norms", "bias"])
-def test_keys_and_values_reach_their_slots_and_padding_none(kind: str) -> None:
+def test_keys_and_values_reach_their_slots_and_padding_none() -> None:
     # given
-    qkv, positions, cos_sin = drawn(3, 8, 64).detach(), torch.tensor([0, 1, 7]), table(torch.rand(32), 8)
-    more = {"norms": (drawn(64), drawn(64, seed=1), 1e-6)} if kind == "norms" else {"bias": drawn(8, 64)}
+    parts = drawn(3, 8, 64).detach().split([4, 2, 2], 1)
+    turn, norms = (torch.tensor([0, 1, 7]), table(torch.rand(32), 8)), (drawn(64), drawn(64, seed=1))
     caches = torch.zeros(2, 4, 2, 64).bfloat16()
 
     # when
-    q, k, v = qkv_rope(qkv, 4, positions, cos_sin, **more)
-    stored = qkv_rope_store(qkv, 4, positions, cos_sin, torch.tensor([2, -1, 0]), caches[0], caches[1], **more)
+    q, k, v = heads(*parts, *turn, norms)
+    stored = heads_stored(*parts, *turn, torch.tensor([2, -1, 0]), caches[0], caches[1], norms)
 
     # then
     assert torch.equal(stored, q)
@@ -260,6 +251,19 @@ def test_what_ran_is_counted_by_entry_and_says_its_sources() -> None:
     # then
     assert [(each.symbol, each.calls) for each in ran()] == [("rms_norm_decode_bf16", 2), ("rms_norm_full_bf16", 1)]
     assert {len(each.digest) for each in ran()} == {64}
+
+
+def test_linear_needs_no_bias() -> None:
+    # given
+    x, weight = drawn(5, 64), drawn(48, 64)
+
+    # when
+    linear(x, weight).double().square().sum().backward()
+
+    # then
+    exact = weight.detach().double().requires_grad_()
+    (x.detach().double() @ exact.t()).square().sum().backward()
+    assert (weight.grad - exact.grad).abs().max() <= 0.02 * exact.grad.abs().max()
 
 
 def ragged() -> tuple[Any, ...]:
