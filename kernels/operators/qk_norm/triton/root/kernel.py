@@ -8,6 +8,16 @@ import triton.language as tl
 HEADS, WARPS = 16, 4
 
 
+def stride_of(heads: torch.Tensor) -> int:
+    """Elements from one token's heads to the next one's. Another alignment would add squares in another order."""
+    tokens, count, head_dim = heads.shape
+    if tokens < 2:
+        return count * head_dim
+    if head_dim % 16 == 0 and heads.stride(0) % 16 > 0:
+        raise ValueError("tokens must be a multiple of 16 elements apart")
+    return heads.stride(0)
+
+
 @triton.jit
 def normalise(
     heads, weight, out, first, count, each, stride, head_dim, epsilon, HEADS: tl.constexpr, BLOCK: tl.constexpr
@@ -72,12 +82,12 @@ def qk_norm_full_bf16(
 ) -> None:
     """q_out [tokens, query_heads, head_dim] and k_out [tokens, kv_heads, head_dim] from q, k and the two weights.
 
-    Tokens of q and of k may be any stride apart.
+    Tokens of q and of k may be any multiple of 16 elements apart. Raises ValueError for another one.
     """
     tokens, query_heads, head_dim = q.shape
     kv_heads = k.shape[1]
     grid = (triton.cdiv(tokens * query_heads, HEADS) + triton.cdiv(tokens * kv_heads, HEADS),)
-    sizes = (tokens, query_heads, kv_heads, q.stride(0), k.stride(0), head_dim, epsilon)
+    sizes = (tokens, query_heads, kv_heads, stride_of(q), stride_of(k), head_dim, epsilon)
     tile = (HEADS, triton.next_power_of_2(head_dim))
     full[grid](q, k, q_weight, k_weight, q_out, k_out, *sizes, *tile, num_warps=WARPS)
 
@@ -126,12 +136,12 @@ def qk_norm_decode_bf16(
 ) -> None:
     """q_out [tokens, query_heads, head_dim] and k_out [tokens, kv_heads, head_dim] from q, k and the two weights.
 
-    Tokens of q and of k may be any stride apart.
+    Tokens of q and of k may be any multiple of 16 elements apart. Raises ValueError for another one.
     """
     tokens, query_heads, head_dim = q.shape
     kv_heads = k.shape[1]
     grid = (triton.cdiv(tokens * query_heads, HEADS) + triton.cdiv(tokens * kv_heads, HEADS),)
-    sizes = (tokens, query_heads, kv_heads, q.stride(0), k.stride(0), head_dim, epsilon)
+    sizes = (tokens, query_heads, kv_heads, stride_of(q), stride_of(k), head_dim, epsilon)
     tile = (HEADS, triton.next_power_of_2(head_dim))
     decode[grid](q, k, q_weight, k_weight, q_out, k_out, *sizes, *tile, num_warps=WARPS)
 

@@ -11,6 +11,16 @@ import triton.language as tl
 HEADS, WARPS = 16, 4
 
 
+def stride_of(heads: torch.Tensor) -> int:
+    """Elements from one token's heads to the next one's. Another alignment would add squares in another order."""
+    tokens, count, head_dim = heads.shape
+    if tokens < 2:
+        return count * head_dim
+    if head_dim % 16 == 0 and heads.stride(0) % 16 > 0:
+        raise ValueError("tokens must be a multiple of 16 elements apart")
+    return heads.stride(0)
+
+
 @triton.jit
 def inverse_of(heads, head_dim, epsilon, inside, k):
     """What each head is scaled by. tl.sum adds in an order that follows from the tile's shape and the warps."""
@@ -130,12 +140,12 @@ def rope_store_full_bf16(
 ) -> None:
     """q [tokens, query_heads, head_dim] turned; k turned and v [tokens, kv_heads, head_dim] into their slots.
 
-    Tokens of q, k and v may be any stride apart.
+    Tokens of q, k and v may be any multiple of 16 elements apart. Raises ValueError for another one.
     """
     tokens, query_heads, head_dim = q.shape
     kv_heads, half = k.shape[1], head_dim // 2
     tiles = triton.cdiv(query_heads, HEADS) + triton.cdiv(kv_heads, HEADS)
-    sizes = (query_heads, kv_heads, q.stride(0), k.stride(0), v.stride(0), half, 0.0)
+    sizes = (query_heads, kv_heads, stride_of(q), stride_of(k), stride_of(v), half, 0.0)
     tile = (False, HEADS, triton.next_power_of_2(half))
     given = (q, k, v, q, k, positions, cos_sin, slot_mapping, q_out, k_cache, v_cache)
     full[(tokens * tiles,)](*given, *sizes, *tile, num_warps=WARPS)
@@ -159,7 +169,7 @@ def qk_norm_rope_store_full_bf16(
     tokens, query_heads, head_dim = q.shape
     kv_heads, half = k.shape[1], head_dim // 2
     tiles = triton.cdiv(query_heads, HEADS) + triton.cdiv(kv_heads, HEADS)
-    sizes = (query_heads, kv_heads, q.stride(0), k.stride(0), v.stride(0), half, epsilon)
+    sizes = (query_heads, kv_heads, stride_of(q), stride_of(k), stride_of(v), half, epsilon)
     tile = (True, HEADS, triton.next_power_of_2(half))
     given = (q, k, v, q_weight, k_weight, positions, cos_sin, slot_mapping, q_out, k_cache, v_cache)
     full[(tokens * tiles,)](*given, *sizes, *tile, num_warps=WARPS)
@@ -225,12 +235,12 @@ def rope_store_decode_bf16(
 ) -> None:
     """q [tokens, query_heads, head_dim] turned; k turned and v [tokens, kv_heads, head_dim] into their slots.
 
-    Tokens of q, k and v may be any stride apart.
+    Tokens of q, k and v may be any multiple of 16 elements apart. Raises ValueError for another one.
     """
     tokens, query_heads, head_dim = q.shape
     kv_heads, half = k.shape[1], head_dim // 2
     tiles = triton.cdiv(query_heads, HEADS) + triton.cdiv(kv_heads, HEADS)
-    sizes = (query_heads, kv_heads, q.stride(0), k.stride(0), v.stride(0), half, 0.0)
+    sizes = (query_heads, kv_heads, stride_of(q), stride_of(k), stride_of(v), half, 0.0)
     tile = (False, HEADS, triton.next_power_of_2(half))
     given = (q, k, v, q, k, positions, cos_sin, slot_mapping, q_out, k_cache, v_cache)
     decode[(tokens * tiles,)](*given, *sizes, *tile, num_warps=WARPS)
@@ -254,7 +264,7 @@ def qk_norm_rope_store_decode_bf16(
     tokens, query_heads, head_dim = q.shape
     kv_heads, half = k.shape[1], head_dim // 2
     tiles = triton.cdiv(query_heads, HEADS) + triton.cdiv(kv_heads, HEADS)
-    sizes = (query_heads, kv_heads, q.stride(0), k.stride(0), v.stride(0), half, epsilon)
+    sizes = (query_heads, kv_heads, stride_of(q), stride_of(k), stride_of(v), half, epsilon)
     tile = (True, HEADS, triton.next_power_of_2(half))
     given = (q, k, v, q_weight, k_weight, positions, cos_sin, slot_mapping, q_out, k_cache, v_cache)
     decode[(tokens * tiles,)](*given, *sizes, *tile, num_warps=WARPS)
