@@ -26,7 +26,7 @@ from kernelbraid.events.campaign import (
 )
 from kernelbraid.events.errors import RuleBroken
 from kernelbraid.events.event import Actor, Decision, Event, Recorded
-from kernelbraid.events.search import EditFailed, ImplementationSubmitted
+from kernelbraid.events.search import ActionProposed, EditFailed, ImplementationSubmitted, OpportunityRaised
 from kernelbraid.events.state import State, evolve, fold
 from kernelbraid.events.store import Store
 from kernelbraid.events.values import ROOT, Digests
@@ -101,7 +101,7 @@ class _Replay:
         self.warnings: dict[str, None] = {}
         self.last_actor: Actor = "driver"
         self.taken_up = True
-        """Whether a driver came newly to what is open, and the planner has not acted since."""
+        """Whether a driver came newly to what is open, or work was handed in, and the planner has not acted since."""
 
     def compare(self, batch: Batch) -> Divergence | None:
         recorded = tuple(item.event for item in batch)
@@ -157,7 +157,7 @@ class _Replay:
         if isinstance(first.event, CampaignResumed):
             self.taken_up = True
         elif not first.event.operational:
-            self.taken_up = self.taken_up and first.actor != "planner"
+            self.taken_up = first.actor == "user" or (self.taken_up and first.actor != "planner")
             self.last_actor = first.actor
         self.batches += 1
 
@@ -200,7 +200,7 @@ def redecide(state: State, batch: Batch, desk: Desk, elapsed_s: float) -> Decisi
         case "driver":
             return _driven(state, first, desk, elapsed_s)
         case "user":
-            return Decision("user", first.cause, _commanded(state, first.event))
+            return Decision("user", first.cause, _from_user(state, batch, desk))
 
 
 def _edited(state: State, event: Event, desk: Desk) -> Decision | None:
@@ -246,7 +246,7 @@ def _driven(state: State, first: Recorded, desk: Desk, elapsed_s: float) -> Deci
 
 
 def _reopened(event: CampaignOpened, desk: Desk) -> CampaignOpened:
-    sources = {file.name: desk.read_blob(file.digest).decode() for file in event.sources}
+    sources = desk.texts(event.sources)
     regions = editor.declared_regions(desk.operator, sources)
     return event.model_copy(update={"sources": editor.source_files(sources), "regions": regions})
 
@@ -268,6 +268,16 @@ def _stopped(state: State, desk: Desk, elapsed_s: float) -> Decision | None:
     if reason is None:
         return None
     return Decision("driver", state.fact_position, duty.stop_events(state, reason, elapsed_s))
+
+
+def _from_user(state: State, batch: Batch, desk: Desk) -> tuple[Event, ...]:
+    match tuple(item.event for item in batch):
+        case (OpportunityRaised() as raised, ActionProposed() as proposed, ImplementationSubmitted() as submitted):
+            regions = editor.declared_regions(desk.operator, desk.texts(submitted.sources))
+            declared = submitted.model_copy(update={"regions": regions})
+            return decider.propose_offspring(state, raised, proposed, declared)
+        case _:
+            return _commanded(state, batch[0].event)
 
 
 def _commanded(state: State, event: Event) -> tuple[Event, ...]:

@@ -5,12 +5,13 @@ folded state and the desk, call the decider's verbs and return their events. Mod
 here too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from kernelbraid.events.event import Event
 from kernelbraid.events.state import Action, Implementation, State
+from kernelbraid.events.values import SourceFile
 from kernelbraid.kernels.operators.catalogue import Mechanism
 from kernelbraid.kernels.operators.operator import Operator, Sources
 
@@ -72,4 +73,8 @@ class Desk:
 
     def sources(self, implementation: Implementation) -> Sources:
         """An implementation's files, read from the store."""
-        return {file.name: self.read_blob(file.digest).decode() for file in implementation.sources}
+        return self.texts(implementation.sources)
+
+    def texts(self, files: Iterable[SourceFile]) -> Sources:
+        """Files by name, read from the store."""
+        return {file.name: self.read_blob(file.digest).decode() for file in files}

@@ -220,17 +220,42 @@ def propose_action(state: State, event: ActionProposed, *, elapsed_s: float = 0.
     """Start trying a pending opportunity on verified parents."""
     _running(state)
     policy = state.specified().policy
-    require(event.action == state.next_action, f"the next action is {state.next_action}")
     require(event.opportunity in state.pending, f"{event.opportunity} is not pending")
     require(state.in_flight < policy.parallel, f"{policy.parallel} actions are in flight already")
-    require(state.kappa < policy.kappa, "kappa reached its threshold: no new action starts")
-    require(budget_spent(state, elapsed_s) is None, "a budget is spent: no new action starts")
     require(state.consecutive_edit_failures < policy.edits_failing, "edits keep failing: no new action starts")
     opportunity = state.opportunities[event.opportunity]
-    require(event.scope == opportunity.scope, f"{event.opportunity} has the scope {opportunity.scope}")
+    _may_begin(state, event, opportunity.scope, elapsed_s)
+    return (event,)
+
+
+def propose_offspring(
+    state: State, raised: OpportunityRaised, proposed: ActionProposed, submitted: ImplementationSubmitted
+) -> Events:
+    """Take a complete offspring in from outside: its opportunity, action and implementation in one append.
+
+    It waits for its audit, also while the campaign is paused, and needs no room in flight: the planner starts nothing
+    beside it that would be one too many.
+    """
+    _unstopped(state)
+    require(state.status != "opening", "the root is to be audited first: nothing can build on it yet")
+    require(raised.opportunity == state.next_opportunity, f"the next opportunity is {state.next_opportunity}")
+    require(bool(raised.mechanisms), "an opportunity names a mechanism")
+    about = (proposed.opportunity, proposed.parents) == (raised.opportunity, raised.parents)
+    require(about, f"the action is about {raised.opportunity}, on its parents")
+    _may_begin(state, proposed, raised.scope)
+    require(submitted.action == proposed.action, f"the offspring is that of {proposed.action}")
+    _complete(state, submitted, proposed.scope, proposed.parents)
+    return (raised, proposed, submitted)
+
+
+def _may_begin(state: State, event: ActionProposed, scope: str, elapsed_s: float = 0.0) -> None:
+    """What holds for every action, whoever proposes it; `scope` is its opportunity's."""
+    require(event.action == state.next_action, f"the next action is {state.next_action}")
+    require(state.kappa < state.specified().policy.kappa, "kappa reached its threshold: no new action starts")
+    require(budget_spent(state, elapsed_s) is None, "a budget is spent: no new action starts")
+    require(event.scope == scope, f"{event.opportunity} has the scope {scope}")
     _verified_parents(state, event.parents)
     _merge_ancestor(state, event)
-    return (event,)
 
 
 def _merge_ancestor(state: State, event: ActionProposed) -> None:
@@ -248,12 +273,16 @@ def submit_implementation(state: State, event: ImplementationSubmitted) -> Event
     _unstopped(state)
     action = _open_action(state, event.action)
     require(action.implementation is None, f"{event.action} has its implementation already")
+    _complete(state, event, action.scope, action.parents)
+    return (event,)
+
+
+def _complete(state: State, event: ImplementationSubmitted, scope: str, parents: Iterable[str]) -> None:
     require(event.implementation == state.next_implementation, f"the next one is {state.next_implementation}")
     require(bool(event.sources), "an implementation needs sources")
-    if action.scope != "joint":
-        for parent in action.parents:
-            _honest_scope(state.implementations[parent], event, action.scope)
-    return (event,)
+    if scope != "joint":
+        for parent in parents:
+            _honest_scope(state.implementations[parent], event, scope)
 
 
 def _honest_scope(parent: Implementation, event: ImplementationSubmitted, scope: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kernelbraid.agents.audit import AuditReport, audit
     from kernelbraid.agents.forking import fork
+    from kernelbraid.agents.outside import HandedIn, propose
     from kernelbraid.agents.replay import ReplayReport, replay_strict
     from kernelbraid.agents.requalify import Requalification, requalify
     from kernelbraid.agents.search import Strategies, catalogue_strategies, note, pause, resume, run, stop
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AuditReport",
     "CampaignSummary",
+    "HandedIn",
     "KernelbraidError",
     "ReplayReport",
     "Requalification",
@@ -39,6 +41,7 @@ __all__ = [
     "note",
     "open_store",
     "pause",
+    "propose",
     "replay_strict",
     "requalify",
     "resume",
@@ -51,6 +54,7 @@ __all__ = [
 _HOMES = {
     "agents.audit": ("AuditReport", "audit"),
     "agents.forking": ("fork",),
+    "agents.outside": ("HandedIn", "propose"),
     "agents.replay": ("ReplayReport", "replay_strict"),
     "agents.requalify": ("Requalification", "requalify"),
     "agents.search": ("Strategies", "catalogue_strategies", "note", "pause", "resume", "run", "stop"),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from kernelbraid.agents.audit import SourcesMissing
+from kernelbraid.agents.outside import OffspringRefused, SandboxMissing
 from kernelbraid.agents.search import PolicyRefused
 from kernelbraid.events.errors import (
     BlobMissing,
@@ -115,6 +116,11 @@ _ENDINGS: tuple[tuple[type[Exception], Ending], ...] = (
     (CampaignExists, Ending(ExitCode.FAILURE, "choose another --name")),
     (Conflict, Ending(ExitCode.FAILURE, "run the command again")),
     (NotDrivable, Ending(ExitCode.FAILURE)),
+    (OffspringRefused, Ending(ExitCode.FAILURE, "mend the sources and hand them in again: nothing was recorded")),
+    (
+        SandboxMissing,
+        Ending(ExitCode.FAILURE, "`kernelbraid doctor` says what lacks, or --unsafe-no-sandbox says that it is meant"),
+    ),
     (RuleBroken, Ending(ExitCode.FAILURE)),
     (StoreError, Ending(ExitCode.FAILURE)),
     (OperatorMissing, Ending(ExitCode.NOT_FOUND, "`kernelbraid operators` lists what comes with the package")),

@@ -16,6 +16,7 @@ ROOMS = ("agents", "events", "kernels", "ops", "projections")
 DOOR = [
     "AuditReport",
     "CampaignSummary",
+    "HandedIn",
     "KernelbraidError",
     "ReplayReport",
     "Requalification",
@@ -29,6 +30,7 @@ DOOR = [
     "note",
     "open_store",
     "pause",
+    "propose",
     "replay_strict",
     "requalify",
     "resume",

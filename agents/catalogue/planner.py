@@ -56,6 +56,8 @@ def withdrawal(state: State, opportunity: Opportunity, desk: Desk) -> str | None
     best = _best(state)
     if set(opportunity.mechanisms) <= set(best.mechanisms):
         return f"{best.id} contains it"
+    if unknown := [name for name in opportunity.mechanisms if name not in desk.by_name]:
+        return f"the catalogue has no {', '.join(unknown)}: who wrote it can hand it in again"
     if len(opportunity.parents) > 1:
         return _merge_withdrawal(state, opportunity, best)
     parent = _parent(state, opportunity, desk)
@@ -138,9 +140,9 @@ def _waiting(state: State) -> tuple[str, ...]:
 
 
 def composes(desk: Desk, applied: tuple[str, ...], extra: tuple[str, ...]) -> bool:
-    """Whether each extra mechanism fits after those before it."""
+    """Whether each extra mechanism is in the catalogue and fits after those before it."""
     for name in extra:
-        if not desk.by_name[name].fits(applied):
+        if name not in desk.by_name or not desk.by_name[name].fits(applied):
             return False
         applied = (*applied, name)
     return True

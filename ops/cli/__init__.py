@@ -22,6 +22,7 @@ from kernelbraid.ops.cli.note import note
 from kernelbraid.ops.cli.operators import operators
 from kernelbraid.ops.cli.options import LogLevel, StoreUrl
 from kernelbraid.ops.cli.pause import pause
+from kernelbraid.ops.cli.propose import propose
 from kernelbraid.ops.cli.replay import replay
 from kernelbraid.ops.cli.requalify import requalify
 from kernelbraid.ops.cli.resume import resume
@@ -59,7 +60,15 @@ def kernelbraid(context: typer.Context, store: StoreUrl = None, log_level: LogLe
 
 
 PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
-    SEARCH: {"run": run, "resume": resume, "pause": pause, "stop": stop, "fork": fork, "note": note},
+    SEARCH: {
+        "run": run,
+        "resume": resume,
+        "pause": pause,
+        "stop": stop,
+        "fork": fork,
+        "propose": propose,
+        "note": note,
+    },
     READ: {
         "list": list_campaigns,
         "show": show,

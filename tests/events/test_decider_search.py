@@ -1,6 +1,7 @@
 """Rules of opportunities, actions, edits, scope and lineage."""
 
 from kernelbraid.events import decider
+from kernelbraid.events.campaign import CampaignPaused, CampaignStopped
 from kernelbraid.events.lineage import (
     BranchAbandoned,
     BranchArchived,
@@ -8,12 +9,21 @@ from kernelbraid.events.lineage import (
     BranchDeferred,
     BranchReactivated,
 )
-from kernelbraid.events.search import ActionDropped, EditFailed, OpportunityWithdrawn
+from kernelbraid.events.search import (
+    ActionDropped,
+    ActionProposed,
+    EditFailed,
+    ImplementationSubmitted,
+    OpportunityRaised,
+    OpportunityWithdrawn,
+)
 from kernelbraid.events.values import ROOT, DropReason, Region, Scope, StopReason
 from tests.events.given import (
     Given,
     audited,
     failing,
+    given,
+    opened,
     proposed,
     raised,
     regions,
@@ -279,3 +289,62 @@ def test_the_best_is_never_archived_or_abandoned() -> None:
     story.when(decider.archive_branch, "i0001", "").then_refused("never archived or abandoned")
     story.when(decider.abandon_branch, "tile", ["i0001"], "").then_refused("never archived or abandoned")
     story.when(decider.archive_branch, ROOT, "superseded").then_types(BranchArchived)
+
+
+# --- work from outside ---------------------------------------------------------------------------------------------
+
+
+def handed_in(
+    number: int = 1, *parents: str, scope: Scope = "joint"
+) -> tuple[OpportunityRaised, ActionProposed, ImplementationSubmitted]:
+    """The opportunity, action and implementation of one offspring from outside."""
+    opportunity, action = f"o{number:04d}", f"a{number:04d}"
+    return (
+        raised(opportunity, *parents, mechanism=f"outside_{action}", scope=scope),
+        proposed(action, opportunity, *parents, scope=scope),
+        submitted(action, f"i{number:04d}"),
+    )
+
+
+def test_an_offspring_from_outside_enters_whole_and_waits_for_its_audit() -> None:
+    story = search().decided(decider.propose_offspring, *handed_in())
+    assert story.state.opportunities["o0001"].status == "consumed"
+    assert list(story.state.open_actions) == ["a0001"]
+    assert story.state.implementations["i0001"].standing == "submitted"
+    assert story.and_then(audited("i0001", "a0001")).state.kappa == 1
+
+
+def test_it_needs_no_room_in_flight_and_leaves_the_planner_none() -> None:
+    story = search(parallel=1).and_then(raised("o0001"), proposed("a0001", "o0001"), submitted("a0001", "i0001"))
+    story = story.decided(decider.propose_offspring, *handed_in(2)).and_then(audited("i0001", "a0001"))
+    assert list(story.state.open_actions) == ["a0002"]
+    story.and_then(raised("o0003")).when(decider.propose_action, proposed("a0003", "o0003")).then_refused("in flight")
+
+
+def test_it_enters_while_the_campaign_is_paused_but_neither_before_it_runs_nor_after_it_stopped() -> None:
+    search().and_then(CampaignPaused(reason="")).when(decider.propose_offspring, *handed_in()).then(*handed_in())
+    given(opened()).when(decider.propose_offspring, *handed_in()).then_refused("root is to be audited first")
+    stopped = search().and_then(CampaignStopped(reason=StopReason.USER, detail=""))
+    stopped.when(decider.propose_offspring, *handed_in()).then_refused("stopped")
+
+
+def test_it_is_held_to_the_rules_of_every_action() -> None:
+    spent = with_offspring(1, kappa=1)
+    spent.when(decider.propose_offspring, *handed_in(2)).then_refused("kappa")
+    search(audits=1).and_then(tried(1)).when(decider.propose_offspring, *handed_in(2)).then_refused("budget")
+    search().and_then(tried(1)).when(decider.propose_offspring, *handed_in(2, "i0001")).then_refused("not verified")
+    search().when(decider.propose_offspring, *handed_in(2)).then_refused("next opportunity is o0001")
+    merge = with_offspring(2).when(decider.propose_offspring, *handed_in(3, "i0001", "i0002"))
+    merge.then_refused("common ancestor")
+
+
+def test_its_scope_is_honest_and_its_parts_belong_together() -> None:
+    decode = handed_in(scope="decode")
+    beyond = decode[2].model_copy(update={"regions": regions(full="other")})
+    search().when(decider.propose_offspring, *decode[:2], beyond).then_refused("regions of the other path: full")
+    within = decode[2].model_copy(update={"regions": regions(decode="other")})
+    search().when(decider.propose_offspring, *decode[:2], within).then(*decode[:2], within)
+    other = decode[2].model_copy(update={"action": "a0009"})
+    search().when(decider.propose_offspring, *decode[:2], other).then_refused("that of a0001")
+    joint = decode[1].model_copy(update={"scope": "joint"})
+    search().when(decider.propose_offspring, decode[0], joint, decode[2]).then_refused("has the scope decode")
