@@ -5,6 +5,7 @@ state of two hundred thousand implementations would need gigabytes. Packed, with
 take what their content takes, and equal values in one order have equal bytes.
 """
 
+import sys
 from collections.abc import Iterable
 from functools import lru_cache
 from operator import attrgetter
@@ -23,6 +24,9 @@ PACKED_TYPES: tuple[type[Value], ...] = (SourceFile, Region, Measurement)
 ROWS = {kind: attrgetter(*kind.model_fields) for kind in PACKED_TYPES}
 READ_BYTES_CACHED = 1024
 """How many packed values stay read: a search looks at the same few parents again and again."""
+INCUMBENTS_CACHED = 1 << 16
+"""A planner asks every attempt ever made whom it was measured against, at every step."""
+_INCUMBENT = list(Measurement.model_fields).index("incumbent")
 
 
 class Submission(Value):
@@ -63,6 +67,13 @@ def findings(packed: bytes) -> Findings:
     latencies_s, measurement, resources = orjson.loads(packed)
     compared = None if measurement is None else _value(Measurement, measurement)
     return Findings(latencies_s=latencies_s, measurement=compared, resources=resources)
+
+
+@lru_cache(maxsize=INCUMBENTS_CACHED)
+def incumbent(packed: bytes) -> str | None:
+    """Whom packed findings compare with, without reading all that was found; None if they compare with nobody."""
+    _, measurement, _ = orjson.loads(packed)
+    return None if measurement is None else sys.intern(measurement[_INCUMBENT])
 
 
 def _pack(*parts: object) -> bytes:

@@ -29,7 +29,14 @@ from kernelbraid.events.lineage import (
     BranchDeferred,
     BranchReactivated,
 )
-from kernelbraid.events.packed import NOTHING_FOUND, findings, pack_findings, pack_submission, submission
+from kernelbraid.events.packed import (
+    NOTHING_FOUND,
+    findings,
+    incumbent,
+    pack_findings,
+    pack_submission,
+    submission,
+)
 from kernelbraid.events.search import (
     ActionDropped,
     ActionProposed,
@@ -114,6 +121,11 @@ class Implementation:
     def measurement(self) -> Measurement | None:
         """The last comparison with an incumbent."""
         return findings(self.findings).measurement
+
+    @property
+    def incumbent(self) -> str | None:
+        """Whom that compares it with: as `measurement.incumbent`, and quick for any number of implementations."""
+        return incumbent(self.findings)
 
     @property
     def resources(self) -> Resources:

@@ -110,6 +110,8 @@ class _Known:
         self.state = state
         self.position = state.position
         self.falsified: dict[str, list[Implementation]] = {}
+        self.met: dict[str, frozenset[str]] = {}
+        """Mechanisms of the parents that one was falsified on, all of them together."""
         self.merges = [action for action in state.actions.values() if len(action.parents) > 1]
         self.statuses: dict[str, set[str]] = {}
         """Of the opportunities raised on one implementation alone."""
@@ -138,6 +140,13 @@ def falsified_on(state: State, mechanism: str) -> list[Implementation]:
     return known[mechanism]
 
 
+def _met(state: State, mechanism: str) -> frozenset[str]:
+    known = _known(state).met
+    if mechanism not in known:
+        known[mechanism] = frozenset(name for item in falsified_on(state, mechanism) for name in item.mechanisms)
+    return known[mechanism]
+
+
 def _falsified_on(state: State, mechanism: str) -> list[Implementation]:
     return [
         state.implementations[action.parents[0]]
@@ -160,7 +169,7 @@ def _brought_something(state: State, action: Action) -> bool:
 
 def overtaken(state: State, tried: Implementation) -> bool:
     """Whether it gained on its own parent and lost only to a best that another branch had moved meanwhile."""
-    if tried.measurement is None or tried.measurement.incumbent in tried.parents or len(tried.parents) != 1:
+    if tried.incumbent is None or tried.incumbent in tried.parents or len(tried.parents) != 1:
         return False
     parent = state.implementations[tried.parents[0]]
     return parent.verified and relative(state, parent) >= relative(state, tried) * LEAST_GAIN_RATIO
@@ -235,10 +244,10 @@ def merged_before(state: State, name: str) -> bool:
     return any(name in action.parents for action in _known(state).merges)
 
 
-def newly_opened(mechanism: Mechanism, applied: Sequence[str], falsified: Iterable[Implementation]) -> str | None:
+def newly_opened(state: State, mechanism: Mechanism, applied: Sequence[str]) -> str | None:
     """The named precondition among these mechanisms that no falsified parent met, if there is one."""
-    before = {name for item in falsified for name in item.mechanisms}
-    return next((name for name in mechanism.opened_by if name in applied and name not in before), None)
+    met = _met(state, mechanism.name)
+    return next((name for name in mechanism.opened_by if name not in met and name in applied), None)
 
 
 def prospects(
@@ -255,11 +264,10 @@ def prospects(
 def _opened(state: State, mechanism: Mechanism, applied: Sequence[str], base: Sequence[str]) -> bool:
     if mechanism.name in base or not mechanism.fits(applied):
         return False
-    falsified = falsified_on(state, mechanism.name)
-    if not falsified:
+    if not falsified_on(state, mechanism.name):
         return not mechanism.fits(base)
-    at_base = mechanism.fits(base) and newly_opened(mechanism, base, falsified) is not None
-    return newly_opened(mechanism, applied, falsified) is not None and not at_base
+    at_base = mechanism.fits(base) and newly_opened(state, mechanism, base) is not None
+    return newly_opened(state, mechanism, applied) is not None and not at_base
 
 
 def gain(state: State, mechanism: Mechanism, parent: Implementation) -> float:

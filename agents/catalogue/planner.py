@@ -93,7 +93,7 @@ def _reopened(state: State, mechanism: Mechanism, best: Implementation) -> str |
     falsified = evidence.falsified_on(state, mechanism.name)
     if not falsified:
         return ""
-    opened = evidence.newly_opened(mechanism, best.mechanisms, falsified)
+    opened = evidence.newly_opened(state, mechanism, best.mechanisms)
     names = ", ".join(item.id for item in falsified)
     return None if opened is None else f"; it brought nothing on {names}, and {opened} opens it once more"
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelbraid.events.packed import NOTHING_FOUND, findings, pack_findings, pack_submission, submission
+from kernelbraid.events.packed import NOTHING_FOUND, findings, incumbent, pack_findings, pack_submission, submission
 from kernelbraid.events.values import Measurement, Region, SourceFile
 
 positive = st.floats(min_value=1e-9, max_value=1e9)
@@ -34,6 +34,11 @@ def test_findings_read_back(
     found = findings(pack_findings(measured, measurement, facts))
 
     assert (found.latencies_s, found.measurement, found.resources) == (measured, measurement, facts)
+
+
+@given(st.none() | measurements)
+def test_the_incumbent_is_read_alone(measurement: Measurement | None) -> None:
+    assert incumbent(pack_findings({}, measurement, {})) == (measurement and measurement.incumbent)
 
 
 def test_a_submission_reads_back() -> None:
