@@ -1,6 +1,11 @@
-"""Parts of a timed call against float64 and against the decode path: what is timed is too large to be checked whole."""
+"""Parts of a timed call against float64 and against decode calls: what is timed is too large to be checked whole.
 
+A decode call is compared with smaller ones: checks have seen those agree with the full path.
+"""
+
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,30 +20,45 @@ from kernelbraid.kernels.audit.failure import CandidateFailed
 from kernelbraid.kernels.audit.layout import DTYPES, plan_layout
 from kernelbraid.kernels.audit.outcome import Correctness
 from kernelbraid.kernels.operators.cases import Agreement, Call, Reference
-from kernelbraid.kernels.operators.operator import Check, Entry, Hidden, Operator, Tensor
+from kernelbraid.kernels.operators.operator import Check, Entry, Hidden, Operator, Workload
+
+SAMPLE_DRAWS = 8
+"""Draws of which the shapes are compiled ahead; a sample of another one is compiled as it runs."""
 
 
-def decode_of(operator: Operator, full: Entry) -> Entry | None:
-    """The entry that must reproduce parts of this one's calls; None for a decode entry."""
+def paths_of(operator: Operator, entry: Entry) -> tuple[Entry, Entry] | None:
+    """The full and the decode entry that must agree about this one's calls; None where nothing is compared."""
     pairs: tuple[Check | Hidden, ...] = (*operator.checks, *operator.hidden)
-    return next((operator.entry(pair.decode) for pair in pairs if pair.full == full.symbol), None)
+    named = next(((pair.full, pair.decode) for pair in pairs if entry.symbol in (pair.full, pair.decode)), None)
+    return named and (operator.entry(named[0]), operator.entry(named[1]))
 
 
 def shapes_of_samples(operator: Operator, reference: Reference) -> list[tuple[Entry, Mapping[str, int]]]:
-    """The decode calls that samples of timed calls make, as far as shapes alone tell: what to compile ahead."""
-    found: list[tuple[Entry, Mapping[str, int]]] = []
-    for workload in operator.workloads:
-        entry = operator.entry(workload.entry)
-        if decode := decode_of(operator, entry):
-            call = Call(entry, workload.dims, {tensor.name: _zeros(tensor, workload.dims) for tensor in entry.inputs})
-            samples = reference.samples(call, decode, np.random.default_rng(0))
-            found += [(sample.call.entry, sample.call.dims) for sample in samples]
-    return found
+    """The decode calls that samples of timed calls make, in a few draws: what to compile ahead."""
+    with ThreadPoolExecutor(min(len(operator.workloads), os.cpu_count() or 1)) as pool:
+        found = list(pool.map(lambda workload: _shapes_of_samples(operator, reference, workload), operator.workloads))
+    return [shape for shapes in found for shape in shapes]
 
 
-def _zeros(tensor: Tensor, dims: Mapping[str, int]) -> NDArray[Any]:
-    """One element's memory for a tensor of any size."""
-    return np.broadcast_to(np.zeros((), DTYPES[tensor.dtype]), tensor.resolve(dims))
+def _shapes_of_samples(
+    operator: Operator, reference: Reference, workload: Workload
+) -> list[tuple[Entry, Mapping[str, int]]]:
+    entry = operator.entry(workload.entry)
+    if (paths := paths_of(operator, entry)) is None:
+        return []
+    call = Call(entry, workload.dims, _likely(entry, workload.dims, reference))
+    draws = (reference.samples(call, paths[1], np.random.default_rng(seed)) for seed in range(SAMPLE_DRAWS))
+    return [(sample.call.entry, sample.call.dims) for samples in draws for sample in samples]
+
+
+def _likely(entry: Entry, dims: Mapping[str, int], reference: Reference) -> Mapping[str, NDArray[Any]]:
+    """Inputs from which shapes follow: those of a call where integers tell them, else one element's memory each."""
+    if any(tensor.dtype in ("int32", "int64") for tensor in entry.inputs):
+        return reference.make_inputs(entry, dims, np.random.default_rng(0), "normal")
+    return {
+        tensor.name: np.broadcast_to(np.zeros((), DTYPES[tensor.dtype]), tensor.resolve(dims))
+        for tensor in entry.inputs
+    }
 
 
 @dataclass(frozen=True)
@@ -51,20 +71,24 @@ class Sampler:
     rng: np.random.Generator
 
     def compare(self, runner: DeviceRunner, copy: Copy) -> int:
-        """How many parts of a full-path call were compared, each with float64 and bit for bit.
+        """How many parts of a call were compared, each with float64 and bit for bit with a decode call of its own.
 
         Raises CandidateFailed (inaccurate, disagreement).
         """
         entry = self.operator.entry(copy.workload.entry)
-        if (decode := decode_of(self.operator, entry)) is None:
+        if (paths := paths_of(self.operator, entry)) is None:
             return 0
-        full = Call(entry, copy.workload.dims, copy.inputs)
-        samples = list(self.reference.samples(full, decode, self.rng))
+        call = Call(entry, copy.workload.dims, dict(copy.inputs))
+        samples = list(self.reference.samples(call, paths[1], self.rng))
+        if samples:
+            timed = {name: _by_rows(values, name, *paths) for name, values in copy.outputs.items()}
+            self._compare(runner, samples, Copy(copy.workload, call.inputs, timed))
+        return len(samples)
+
+    def _compare(self, runner: DeviceRunner, samples: Sequence[Agreement], copy: Copy) -> None:
         for sample in samples:
             self._accurate(sample, copy)
-        if samples:
-            self._agree(runner, samples, copy)
-        return len(samples)
+        self._agree(runner, samples, copy)
 
     def _accurate(self, sample: Agreement, copy: Copy) -> None:
         call = sample.call
@@ -90,6 +114,13 @@ class Sampler:
             if difference := first_difference(runner.outputs.read(place), timed):
                 raise CandidateFailed(Correctness.DISAGREEMENT, f"{_where(sample, copy)}: {difference}")
         runner.thaw()
+
+
+def _by_rows(values: NDArray[Any], name: str, full: Entry, decode: Entry) -> NDArray[Any]:
+    """A call's output as a full call has it: where decode keeps steps apart, they are rows like any other."""
+    ranks = [len(tensor.shape) for entry in (full, decode) for tensor in entry.outputs if tensor.name == name]
+    merged = max(0, values.ndim - min(ranks))
+    return values.reshape(-1, *values.shape[merged + 1 :])
 
 
 def _where(sample: Agreement, copy: Copy) -> str:

@@ -54,6 +54,8 @@ class TritonBuild:
     sandbox: Sandbox
     limits: Limits
     scratch: Path
+    known_calls: Calls | None = None
+    """What every audit calls, where that was worked out before."""
 
     def compile(self, candidate: Candidate, due: Sequence[Case]) -> Artifact:
         """All shards at once. Raises CandidateFailed (build_failed, build_timeout) as the first of them that does."""
@@ -74,6 +76,8 @@ class TritonBuild:
     @cached_property
     def _calls(self) -> Calls:
         """What every audit calls: all workloads with the calls that parts of them are compared with, and cases."""
+        if self.known_calls is not None:
+            return self.known_calls
         operator = self.operator
         workloads: Calls = [(operator.entry(workload.entry), workload.dims) for workload in operator.workloads]
         workloads += shapes_of_samples(operator, load_reference(operator))
@@ -137,7 +141,7 @@ def with_launchers(build: TritonBuild) -> TritonBuild:
         return build
     folder = build.scratch / "launchers"
     write_stubs(built, folder)
-    return replace(build, compiler=replace(build.compiler, launchers=folder))
+    return replace(build, compiler=replace(build.compiler, launchers=folder), known_calls=build._calls)
 
 
 def _refuse(sources: Mapping[str, str], libraries: Iterable[str], entries: Iterable[str]) -> None:

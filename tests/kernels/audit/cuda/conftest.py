@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelbraid.kernels.audit.cuda import clock
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, DeviceBuilder
 from kernelbraid.kernels.audit.cuda.harness import DeviceHarness
 from kernelbraid.kernels.audit.cuda.host import HostDevice
@@ -36,9 +37,10 @@ def host_harness(scale: Operator, tmp_path_factory: pytest.TempPathFactory) -> I
     """The whole protocol without a device."""
     compiler = CompilerFacts("python", "", (), "")
     lock = tmp_path_factory.mktemp("lock") / "device.lock"
-    with DeviceHarness(
-        scale, HostDevice(), compiler, lambda *_: DeviceBuilder(trust), "host", timing_lock=lock, limits=LIMITS
-    ) as harness:
+    parts = (scale, HostDevice(), compiler, lambda *_: DeviceBuilder(trust), "host")
+    with pytest.MonkeyPatch.context() as patch, DeviceHarness(*parts, timing_lock=lock, limits=LIMITS) as harness:
+        # Beside other tests on few cores a message must be longer than what interrupts it.
+        patch.setattr(clock, "MESSAGE_NS", 4_000_000)
         yield harness
 
 

@@ -97,8 +97,9 @@ def test_wrong_candidate_gets_its_verdict(host_audit: Audit, name: str) -> None:
 
 
 ONLY_TIMED = {
-    "too large": ("y *= np.float32(1.01)", Correctness.INACCURATE, "full 256 x 512"),
-    "other order": ("y[...] = x * (w * f[:, None])", Correctness.DISAGREEMENT, "full 256 x 512"),
+    "too large": ((256, 512), "y *= np.float32(1.01)", Correctness.INACCURATE, "full 256 x 512"),
+    "other order": ((256, 512), "y[...] = x * (w * f[:, None])", Correctness.DISAGREEMENT, "full 256 x 512"),
+    "too large a decode": ((64, 1024), "y *= np.float32(1.01)", Correctness.INACCURATE, "decode 64 x 1024"),
 }
 
 
@@ -106,10 +107,10 @@ ONLY_TIMED = {
 def test_timed_shape_too_large_for_the_checks_is_compared_in_parts(
     host_audit: Audit, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    wrong, verdict, workload = ONLY_TIMED[name]
+    shape, wrong, verdict, workload = ONLY_TIMED[name]
     monkeypatch.setattr(checks, "TIMED_BYTES", 0)
     monkeypatch.setattr(clock, "MOST_REFERENCE_ELEMENTS", 0)
-    outcome = host_audit(entry(f"{RIGHT}\nif len(x) == 256: {wrong}"))
+    outcome = host_audit(entry(f"{RIGHT}\nif x.shape == {shape}: {wrong}"))
     assert outcome.verdict is verdict, outcome.evidence
     assert f"workload {workload}: y of scale_decode(rows=" in outcome.evidence
 
