@@ -36,8 +36,11 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
     (gate_up,) = ctx.saved_tensors
     gate, up = gate_up.chunk(2, -1)
-    of_gate = torch.ops.aten.silu_backward(gradient * up, gate)
-    return torch.cat((of_gate, gradient * torch.nn.functional.silu(gate)), -1)
+    result = torch.empty_like(gate_up)
+    of_gate, of_up = result.chunk(2, -1)
+    torch.mul(gradient, torch.nn.functional.silu(gate), out=of_up)
+    torch.ops.aten.silu_backward(gradient * up, gate, grad_input=of_gate)
+    return result
 
 
 register(_silu_and_mul, _silu_and_mul_fake, _backward, _keep)

@@ -1,8 +1,8 @@
-"""One arm of the layer benchmark, in a process of its own: how torch multiplies is decided when it starts.
+"""Arms of the layer benchmark that share a process: how torch multiplies is decided when it starts.
 
-    python -m kernelbraid.ops.bench.layer_phases ARM MODEL [MODEL ...]
+    python -m kernelbraid.ops.bench.layer_phases ARM[,ARM] MODEL [MODEL ...]
 
-One line of JSON for each model on stdout. Needs a CUDA device, torch and transformers.
+One line of JSON for each model and arm on stdout. Needs a CUDA device, torch and transformers.
 """
 
 import json
@@ -209,16 +209,18 @@ def environment() -> Mapping[str, str]:
     }
 
 
-def main(arm: str, *models: str) -> None:
-    """Print the environment, then a line for each model."""
+def main(arms: str, *models: str) -> None:
+    """Print the environment, then a line for each model and arm; the arms of one model follow each other."""
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     print(json.dumps({"environment": environment()}), flush=True)
     for name in models:
-        try:
-            print(json.dumps(measured(arm, name)), flush=True)
-        except (RuntimeError, ValueError, TypeError) as failure:
-            print(json.dumps({"arm": arm, "model": name, "failed": f"{type(failure).__name__}: {failure}"}), flush=True)
-        torch.cuda.empty_cache()
+        for arm in arms.split(","):
+            try:
+                print(json.dumps(measured(arm, name)), flush=True)
+            except (RuntimeError, ValueError, TypeError) as failure:
+                said = {"arm": arm, "model": name, "failed": f"{type(failure).__name__}: {failure}"}
+                print(json.dumps(said), flush=True)
+            torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

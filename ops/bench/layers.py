@@ -1,10 +1,10 @@
 """One decoder layer of the five models through a step of reinforcement learning: rollout, then one update.
 
 Arms: `stock` (transformers' eager layers with SDPA), which has to compute old log-probabilities once more; `library`
-(FlashAttention-4, cuBLASLt without workspace) and `unified` (our operators), which reuse those of the rollout. Each
-arm runs in a process of its own. A phase's milliseconds are weighted as a rollout of 1,024 tokens after a prompt of
-1,024 and one update over as many tokens would, for a batch of 8: one prefill, 1,024 decoded tokens, one recomputed
-forward (stock alone), one forward and backward.
+(FlashAttention-4, cuBLASLt without workspace) and `unified` (our operators), which reuse those of the rollout. The
+library's process starts with variables that would change the others, so it is its own. A phase's milliseconds are
+weighted as a rollout of 1,024 tokens after a prompt of 1,024 and one update over as many tokens would, for a batch of
+8: one prefill, 1,024 decoded tokens, one recomputed forward (stock alone), one forward and backward.
 """
 
 import statistics
@@ -27,14 +27,19 @@ Result = Mapping[str, Any]
 
 def bench_layers(arms: Sequence[str] = ARMS, models: Sequence[str] = tuple(WIDTHS)) -> Result:
     """Phases by arm and model, the weighted sums, how many times better an arm is than another, and what failed."""
-    return summary({arm: _lines(arm, models) for arm in arms})
+    starved = tuple(arm for arm in arms if arm.startswith("library"))
+    others = tuple(arm for arm in arms if arm not in starved)
+    return summary([line for group in (others, starved) if group for line in _lines(group, models)])
 
 
-def summary(lines: Mapping[str, Sequence[Line]]) -> Result:
-    """The lines of each arm's process, put together."""
-    environments = [line["environment"] for each in lines.values() for line in each if "environment" in line]
-    measured = {arm: {line["model"]: line for line in each if "ms" in line} for arm, each in lines.items()}
-    failed = [line for each in lines.values() for line in each if "failed" in line]
+def summary(lines: Sequence[Line]) -> Result:
+    """The lines of all processes, put together."""
+    environments = [line["environment"] for line in lines if "environment" in line]
+    measured: dict[str, dict[str, Line]] = {}
+    for line in lines:
+        if "ms" in line:
+            measured.setdefault(line["arm"], {})[line["model"]] = line
+    failed = [line for line in lines if "failed" in line]
     sums = {
         arm: {model: weighted_ms(arm, line["ms"]) for model, line in each.items()} for arm, each in measured.items()
     }
@@ -86,6 +91,9 @@ def _row(result: Result, model: str, arm: str, ms: Sequence[float]) -> str:
     return f"| {model} | {arm} | " + " | ".join(f"{each:.4f}" for each in ms) + f" | {total:.1f} | {ratio} |"
 
 
-def _lines(arm: str, models: Sequence[str]) -> list[Line]:
-    lines = lines_of(MODULE, (arm, *models), TIMEOUT_S, STARVED if arm.startswith("library") else None)
-    return [{"arm": arm, "model": "", "failed": line["ended"]} if "ended" in line else line for line in lines]
+def _lines(arms: Sequence[str], models: Sequence[str]) -> list[Line]:
+    """What arms that share a process printed."""
+    lines = lines_of(MODULE, (",".join(arms), *models), TIMEOUT_S, STARVED if arms[0].startswith("library") else None)
+    return [
+        {"arm": ",".join(arms), "model": "", "failed": line["ended"]} if "ended" in line else line for line in lines
+    ]

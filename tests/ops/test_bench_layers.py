@@ -16,13 +16,12 @@ def test_only_a_stock_layer_pays_for_recomputing() -> None:
 def test_an_arm_is_compared_over_the_models_that_both_ran() -> None:
     # given
     faster = {phase: ms / 2 for phase, ms in PHASES.items()}
-    lines = {
-        "stock": [{"environment": {"gpu": "a"}}, *({"model": name, "ms": PHASES} for name in ("Qwen3-4B", "Qwen3-8B"))],
-        "unified": [
-            {"model": "Qwen3-4B", "ms": faster, "operators": {"rms_norm": "root"}},
-            {"model": "Qwen3-8B", "failed": "out of memory", "arm": "unified"},
-        ],
-    }
+    lines = [
+        {"environment": {"gpu": "a"}},
+        *({"arm": "stock", "model": name, "ms": PHASES} for name in ("Qwen3-4B", "Qwen3-8B")),
+        {"arm": "unified", "model": "Qwen3-4B", "ms": faster, "operators": {"rms_norm": "root"}},
+        {"arm": "unified", "model": "Qwen3-8B", "failed": "out of memory"},
+    ]
 
     # when
     result = summary(lines)
@@ -37,6 +36,18 @@ def test_an_arm_is_compared_over_the_models_that_both_ran() -> None:
         [" Qwen3-4B ", " unified "],
         [" Qwen3-8B ", " stock "],
     ]
+
+
+def test_only_the_library_starts_without_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    started: list[tuple[str, bool]] = []
+    monkeypatch.setattr(layers, "lines_of", lambda _, words, __, more: started.append((words[0], bool(more))) or [])
+
+    # when
+    layers.bench_layers(("stock", "library", "unified"), ("Qwen3-4B",))
+
+    # then
+    assert started == [("stock,unified", False), ("library", True)]
 
 
 def test_a_process_that_dies_is_a_failure_and_not_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
