@@ -39,6 +39,7 @@ _PAYLOAD = b',"payload":'
 
 # A named tuple's own constructor is a Python function around this one.
 _recorded = partial(tuple.__new__, Recorded)
+_moment = datetime.fromisoformat
 
 
 class Codec:
@@ -102,7 +103,7 @@ class Codec:
                 (
                     record["campaign"],
                     record["position"],
-                    datetime.fromisoformat(record["recorded_at"]),
+                    _moment(record["recorded_at"]),
                     record["actor"],
                     record["cause"],
                     (index, size),
@@ -129,7 +130,7 @@ class Codec:
                 (
                     record["campaign"],
                     record["position"],
-                    datetime.fromisoformat(record["recorded_at"]),
+                    _moment(record["recorded_at"]),
                     record["actor"],
                     record["cause"],
                     (index, size),

@@ -17,7 +17,7 @@ from typing import Any, cast
 import orjson
 
 from kernelbraid.events.errors import KernelbraidError
-from kernelbraid.events.state import State
+from kernelbraid.events.state import State, fold
 from kernelbraid.events.store import Store, open_store
 from kernelbraid.ops.collector import uncollected
 from kernelbraid.projections.digest import fold_digest, state_digest
@@ -58,7 +58,7 @@ def rebuilt(store: Store, campaign: str, upto: int | None = None) -> Rebuilt:
 def _shared(store: Store, campaign: str, last: int) -> Rebuilt:
     with _other_half(store.url, campaign, last) as other:
         try:
-            state = rebuild(store.read(campaign, upto=last, checked=False), STATE)[STATE]
+            state = fold(store.read(campaign, upto=last, checked=False))
             digest = state_digest(state)
         except UNREADABLE:
             return _alone(store, campaign, last)
