@@ -52,6 +52,8 @@ WIDTHS: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 LENGTHS, PROMPTS = (301, 128, 1, 257), (128, 97, 0, 64)
+SHORT_PROMPTS, SEVERAL = (65, 1, 0, 127), 37
+"""The same sequences from other prompts, several tokens at a time, as a draft is verified or a cached prefix extended."""
 
 
 def build(name: str, vocabulary: int) -> Any:
@@ -64,34 +66,33 @@ def build(name: str, vocabulary: int) -> Any:
     return model.eval()
 
 
-def agreement(name: str, arguments: argparse.Namespace) -> Mapping[str, object]:
-    """What agreed, and which of our operators ran."""
+def unified(name: str, arguments: argparse.Namespace) -> Any:
+    """The model as the arguments want it."""
     model = build(name, arguments.vocabulary)
     if arguments.experts and hasattr(model.config, "num_experts"):
         model.set_experts_implementation(arguments.experts)
-    unify(model, arguments.kernels, arguments.attention)
+    return unify(model, arguments.kernels, arguments.attention)
+
+
+def agreement(name: str, arguments: argparse.Namespace) -> Mapping[str, object]:
+    """What agreed, and which of our operators ran."""
+    model = unified(name, arguments)
     ids = torch.randint(0, arguments.vocabulary, (len(LENGTHS), max(LENGTHS)), device="cuda")
     reset_ran()
     started = time.perf_counter()
-    found = logits_agree(model, ids, LENGTHS, PROMPTS, arguments.graph, arguments.more)
+    found = logits_agree(model, ids, LENGTHS, PROMPTS, arguments.graph)
+    several = logits_agree(model, ids, LENGTHS, SHORT_PROMPTS, more=SEVERAL)
+    sampled = rollout_differences(model, arguments.vocabulary, arguments.graph)
     seconds = time.perf_counter() - started
+    operators = [f"{each.operator}/{each.symbol}: {each.kind} {each.digest[:8]} x{each.calls}" for each in ran()]
     if found.differing_rows and arguments.trace:
         print("first to differ:", first_differing_module(model, ids[:, :301], 301, 96), flush=True)
-    more = {}
+    more: dict[str, object] = {f"rows differing at {SEVERAL} a time": several.differing_rows, "sampled": sampled}
     if arguments.compile:
         more["compiled"] = compiled_differences(model, ids)
     if arguments.gradients:
         more["least alike gradient"] = least_alike_gradient(name, arguments)
-    sampled = rollout_differences(model, arguments.vocabulary, arguments.graph)
-    operators = [f"{each.operator}/{each.symbol}: {each.kind} {each.digest[:8]} x{each.calls}" for each in ran()]
-    return {
-        "model": name,
-        **asdict(found),
-        "sampled": sampled,
-        **more,
-        "seconds": round(seconds, 2),
-        "operators": operators,
-    }
+    return {"model": name, **asdict(found), **more, "seconds": round(seconds, 2), "operators": operators}
 
 
 def rollout_differences(model: Any, vocabulary: int, graph: bool) -> str:
@@ -113,6 +114,8 @@ def least_alike_gradient(name: str, arguments: argparse.Namespace) -> str:
     ids = torch.randint(0, arguments.vocabulary, (2, 200), device="cuda")
 
     def gradients(model: Any) -> dict[str, torch.Tensor]:
+        model.train()
+        model.gradient_checkpointing_enable()
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
         torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten()).backward()
         return {key: value.grad.float() for key, value in model.named_parameters()}
@@ -144,7 +147,6 @@ def main() -> int:
     parser.add_argument("--attention", default=None, choices=["flash_attn_4", "triton"])
     parser.add_argument("--experts", default=None, help="transformers' implementation of the experts")
     parser.add_argument("--graph", action="store_true", help="replay a CUDA graph for each decoded token")
-    parser.add_argument("--more", type=int, default=1, help="tokens decoded at a time")
     parser.add_argument("--compile", action="store_true", help="compare a compiled forward's bits with an eager one's")
     parser.add_argument("--gradients", action="store_true", help="compare gradients with the stock model's")
     parser.add_argument("--trace", action="store_true", help="name the module that differs first")
