@@ -53,7 +53,7 @@ WIDTHS: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 LENGTHS, PROMPTS = (301, 128, 1, 257), (128, 97, 0, 64)
 SHORT_PROMPTS, SEVERAL = (65, 1, 0, 127), 37
-"""The same sequences from other prompts, several tokens at a time, as a draft is verified or a cached prefix extended."""
+"""The same sequences from other prompts, several tokens at a time: a verified draft, or a cached prefix."""
 
 
 def build(name: str, vocabulary: int) -> Any:
