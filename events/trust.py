@@ -73,12 +73,16 @@ def _to_dict(convert: Convert | None) -> Convert | None:
 
 
 def _to_union(members: list[Any], optional: bool) -> Convert | None:
-    convert = _to_enum(members) if len(members) > 1 else _conversion(members[0])
+    if all(isinstance(member, type) and issubclass(member, Enum) for member in members):
+        return _to_enum(members, optional)
+    (member,) = members
+    convert = _conversion(member)
     if convert is None or not optional:
         return convert
     return lambda content: None if content is None else convert(content)
 
 
-def _to_enum(kinds: list[type[Enum]]) -> Convert:
+def _to_enum(kinds: list[type[Enum]], optional: bool = False) -> Convert:
     """The first enumeration that has the value, as validation chooses."""
-    return {member.value: member for kind in reversed(kinds) for member in kind}.__getitem__
+    by_value: dict[Any, Any] = {member.value: member for kind in reversed(kinds) for member in kind}
+    return ({None: None} | by_value if optional else by_value).__getitem__
