@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from kernelbraid.kernels.models.attending import FLASH_4, OURS
 from kernelbraid.kernels.models.cache import StaticCache
 from kernelbraid.kernels.models.refusal import Refusal
 from kernelbraid.kernels.models.unified import decoded, is_unified
@@ -26,6 +27,8 @@ class Decoder:
     _longest: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
+        if self.model.config._attn_implementation not in (FLASH_4, OURS):
+            raise Refusal("the model's attention does not read this cache: call unify(model) first")
         ours = is_unified(self.model)
         self.cache = StaticCache.of(self.model, self.batch, self.capacity, ours)
         self._tokens = torch.zeros((self.batch, 1), dtype=torch.int64, device=self.cache.seen.device)

@@ -73,7 +73,7 @@ def _change_layer(layer: torch.nn.Module) -> None:
 
 def _prepare(module: Any) -> None:
     """Check a linear layer's bits before anything depends on them, and not while a graph is captured."""
-    if isinstance(module, torch.nn.Linear):
+    if type(module).forward in (_linear, _router):
         prepare(module.weight)
     for joined in (value for value in vars(module).values() if isinstance(value, Joined)):
         prepare(joined.weight)

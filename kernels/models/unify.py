@@ -26,6 +26,8 @@ def unify(model: Model, kernels: Kernels = "unified", attention: Attention | Non
     match kernels:
         case "library":
             library.require_starved()
+            if unified.is_unified(model):
+                raise Refusal("the model is on our operators already: load it anew for kernels='library'")
             library.change_norms(model)
             _attend(model, attention or "flash_attn_4")
         case "unified":

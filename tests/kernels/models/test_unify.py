@@ -258,3 +258,17 @@ def test_what_cannot_keep_its_bits_is_refused(change: Callable[[Any], object], s
     # when / then
     with pytest.raises(Refusal, match=said):
         unify(model, "library", attention="triton")
+
+
+def test_a_model_is_not_composed_of_both(small: Small) -> None:
+    # given
+    model = unify(small("qwen3"))
+
+    # when / then
+    with pytest.raises(Refusal, match="load it anew"):
+        unify(model, "library", attention="triton")
+
+
+def test_a_stock_model_does_not_decode_over_a_cache_that_it_cannot_read(small: Small) -> None:
+    with pytest.raises(Refusal, match="call unify"):
+        Decoder(small("qwen3"), batch=1, capacity=8)
