@@ -112,6 +112,8 @@ class _Known:
         self.falsified: dict[str, list[Implementation]] = {}
         self.met: dict[str, frozenset[str]] = {}
         """Mechanisms of the parents that one was falsified on, all of them together."""
+        self.open_at: dict[tuple[str, tuple[str, ...]], bool] = {}
+        """Of a mechanism on a base: every pending opportunity is weighed against the same few bases."""
         self.merges = [action for action in state.actions.values() if len(action.parents) > 1]
         self.statuses: dict[str, set[str]] = {}
         """Of the opportunities raised on one implementation alone."""
@@ -251,23 +253,35 @@ def newly_opened(state: State, mechanism: Mechanism, applied: Sequence[str]) -> 
 
 
 def prospects(
-    state: State, catalogue: Iterable[Mechanism], applied: Sequence[str], base: Sequence[str]
+    state: State, catalogue: Iterable[Mechanism], applied: Sequence[str], base: tuple[str, ...]
 ) -> list[Mechanism]:
     """What these mechanisms open beyond a base: what did not fit it, and what was falsified for want of them.
 
     The most promising by its own expected gain comes first; what promises nothing is left out.
     """
-    found = (item for item in catalogue if _opened(state, item, applied, base) and item.expected_gain_ratio > 1)
+    found = (
+        item
+        for item in catalogue
+        if item.expected_gain_ratio > 1
+        and item.name not in base
+        and not _open_at(state, item, base)
+        and _open(state, item, applied)
+    )
     return sorted(found, key=lambda item: -item.expected_gain_ratio)
 
 
-def _opened(state: State, mechanism: Mechanism, applied: Sequence[str], base: Sequence[str]) -> bool:
-    if mechanism.name in base or not mechanism.fits(applied):
+def _open_at(state: State, mechanism: Mechanism, base: tuple[str, ...]) -> bool:
+    known, key = _known(state).open_at, (mechanism.name, base)
+    if key not in known:
+        known[key] = _open(state, mechanism, base)
+    return known[key]
+
+
+def _open(state: State, mechanism: Mechanism, applied: Sequence[str]) -> bool:
+    """Whether it fits after these mechanisms, and no falsification stands against it there."""
+    if not mechanism.fits(applied):
         return False
-    if not falsified_on(state, mechanism.name):
-        return not mechanism.fits(base)
-    at_base = mechanism.fits(base) and newly_opened(state, mechanism, base) is not None
-    return newly_opened(state, mechanism, applied) is not None and not at_base
+    return not falsified_on(state, mechanism.name) or newly_opened(state, mechanism, applied) is not None
 
 
 def gain(state: State, mechanism: Mechanism, parent: Implementation) -> float:
