@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from kernelbraid.agents.auditor import environment_of
+from kernelbraid.agents.outside import require_sandbox_for
 from kernelbraid.agents.search import (
     Strategies,
     catalogue_strategies,
@@ -41,7 +42,7 @@ def fork(
     campaign's own operator lies, if not where it was begun. Nothing of the parent is changed.
 
     Raises CampaignMissing, OperatorMissing, PositionMissing, RuleBroken (kappa spent), PolicyRefused (a key or value
-    that is none).
+    that is none), SandboxMissing (something came from outside, and the harness has no sandbox).
     """
     state = fold(store.read(parent, upto=at))
     return fork_state(
@@ -68,8 +69,12 @@ def fork_state(
     strategies: Strategies | None = None,
     reaudit: bool = False,
     archive: bool = False,
+    unsafe_no_sandbox: bool = False,
 ) -> str:
-    """`fork` for a caller that has folded the parent up to the position already."""
+    """`fork` for a caller that has folded the parent up to the position already.
+
+    `unsafe_no_sandbox` lets a harness without a sandbox judge what came from outside.
+    """
     contract = state.specified().contract
     chosen = strategies or catalogue_strategies()
     policy = changed_policy(state.specified().policy, {**chosen.names(), **(changes or {})})
@@ -77,6 +82,8 @@ def fork_state(
     after, environment = Specification(contract=contract, policy=policy), state.environment
     if harness is not None:
         environment = environment_of(harness.environment())
+        if not unsafe_no_sandbox:
+            require_sandbox_for(state, environment)
         after = specification(desk, environment, policy)
     assert environment is not None
     parent_hash = store.hash_at(state.campaign, state.position)

@@ -19,7 +19,7 @@ from kernelbraid.events.event import Decision
 from kernelbraid.events.search import ActionProposed, ImplementationSubmitted, OpportunityRaised
 from kernelbraid.events.state import State
 from kernelbraid.events.store import Store
-from kernelbraid.events.values import Region, Scope, SourceFile
+from kernelbraid.events.values import Environment, Region, Scope, SourceFile
 from kernelbraid.kernels.audit.environment import SANDBOX_NONE
 from kernelbraid.kernels.operators.operator import Operator, Sources
 from kernelbraid.kernels.operators.regions import Refused
@@ -166,6 +166,22 @@ def _settled(state: State, offspring: Offspring, regions: tuple[Region, ...], op
 def mechanism_of(action: str) -> str:
     """What an action from outside did, as a name: no catalogue has it, so no other offspring repeats it."""
     return f"{STRATEGY}_{action}"
+
+
+def require_sandbox_for(state: State, environment: Environment) -> None:
+    """Refuse to judge again, without a sandbox, what came from outside or derives from it, where one kept it in before.
+
+    Raises SandboxMissing.
+    """
+    assert state.environment is not None, "a campaign has an environment from its first event on"
+    if environment.sandbox != SANDBOX_NONE or state.environment.sandbox == SANDBOX_NONE:
+        return
+    named = {mechanism_of(action) for action in state.actions}
+    for node in state.implementations.values():
+        if node.verified and named & set(node.mechanisms):
+            raise SandboxMissing(
+                f"{node.id} came from outside, and no sandbox works here: it would run with your rights"
+            )
 
 
 def _raised(state: State, offspring: Offspring) -> OpportunityRaised:

@@ -123,13 +123,16 @@ def requalify(
     harness: HarnessFactory = native_harness,
     watch: Watch | None = None,
     pause_requested: PauseRequested = never,
+    unsafe_no_sandbox: bool = False,
 ) -> Requalification:
     """Fork a campaign at its end for this environment, and audit root, best and frontier again.
 
     `operator` is where the campaign's own operator lies, if not where it was begun. A spent kappa is raised by one, as
-    nothing is tried. Asked to pause, it stops between two audits.
+    nothing is tried. Asked to pause, it stops between two audits. Without a sandbox, what came from outside is judged
+    only if `unsafe_no_sandbox` says so.
 
-    Raises CampaignMissing, OperatorMissing, MissingToolchain, DriverPresent, KernelbraidError (there is no best).
+    Raises CampaignMissing, OperatorMissing, MissingToolchain, DriverPresent, SandboxMissing, KernelbraidError (there is
+    no best).
     """
     before = fold(store.read(campaign))
     if before.best is None:
@@ -149,6 +152,7 @@ def requalify(
             strategies=strategies,
             reaudit=True,
             archive=archive,
+            unsafe_no_sandbox=unsafe_no_sandbox,
         )
         with driver_lease(store, child):
             crew = Crew(Campaign(store, child, watch), make_desk(store, declared, contract.target, strategies), running)

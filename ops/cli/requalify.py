@@ -49,6 +49,7 @@ def requalify(
                 harness=harness_factory(session.wiring, unsafe_no_sandbox),
                 watch=watch_all(progress.take, logged, warned_of_sandbox),
                 pause_requested=interruption.reason,
+                unsafe_no_sandbox=unsafe_no_sandbox,
             )
         words = store_words(log)
     if json:

@@ -1,6 +1,7 @@
 """Work handed in from outside: beside a driver, while a campaign is paused, in a replay, in a fork, and for real."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from kernelbraid.agents import forking, outside, search
 from kernelbraid.agents.replay import replay_strict
+from kernelbraid.agents.requalify import requalify
 from kernelbraid.events.audit import AuditCompleted, ImplementationPromoted
 from kernelbraid.events.campaign import CampaignResumed, RootQualified
 from kernelbraid.events.errors import CampaignMissing, RuleBroken
@@ -16,10 +18,12 @@ from kernelbraid.events.search import ActionDropped, ActionProposed, Implementat
 from kernelbraid.events.state import State, fold
 from kernelbraid.events.store import Store, open_store
 from kernelbraid.events.values import ROOT, Performance, Scope, StopReason
+from kernelbraid.kernels.audit.environment import Environment as HarnessEnvironment
+from kernelbraid.kernels.audit.simulated import SimulatedHarness
 from kernelbraid.kernels.operators.catalogue import apply, load_catalogue
-from kernelbraid.kernels.operators.operator import Sources, load_operator
+from kernelbraid.kernels.operators.operator import Operator, Sources, load_operator
 from tests.agents.stage import mark
-from tests.campaign.toy import TOY, events_of, memory, run_toy, simulated
+from tests.campaign.toy import TOY, events_of, latency, memory, run_toy, simulated
 
 ROOT_SOURCES = load_operator(TOY).root_sources()
 
@@ -314,6 +318,29 @@ def test_where_audits_run_without_a_sandbox_it_must_be_meant(store: Store) -> No
     with pytest.raises(outside.SandboxMissing, match="without a sandbox"):
         outside.handed_in(state, offspring, load_operator(TOY))
     assert len(outside.handed_in(state, offspring, load_operator(TOY), unsafe_no_sandbox=True).events) == 3
+
+
+def test_what_came_from_outside_is_not_judged_again_without_a_sandbox_unless_that_is_meant(store: Store) -> None:
+    # given a campaign that was won from outside
+    paused(store, audits=1)
+    hand_in(store, "lanes")
+    resume(store)
+
+    # when it is to be judged again where no sandbox works
+    def unboxed(operator: Operator, target: str) -> SimulatedHarness:
+        return Unboxed(operator, 0, latency())
+
+    # then
+    with pytest.raises(outside.SandboxMissing, match="i0001 came from outside"):
+        requalify("toy", store=store, harness=unboxed)
+    assert requalify("toy", store=store, harness=unboxed, unsafe_no_sandbox=True).best_now == "i0001"
+
+
+class Unboxed(SimulatedHarness):
+    """A harness on a machine without a sandbox."""
+
+    def environment(self) -> HarnessEnvironment:
+        return replace(super().environment(), sandbox="none")
 
 
 # --- for real ------------------------------------------------------------------------------------------------------
