@@ -20,7 +20,7 @@ from kernelbraid.kernels.runtime.embedding import embedding
 from kernelbraid.kernels.runtime.heads import heads, heads_stored
 from kernelbraid.kernels.runtime.norms import fused_add_rms_norm, rms_norm
 from kernelbraid.kernels.runtime.projection import linear, prepare
-from kernelbraid.kernels.runtime.routing import moe_align, moe_combine, topk_softmax
+from kernelbraid.kernels.runtime.routing import moe_align, moe_combine, moe_linear, topk_softmax
 
 FIXED_ROPE = ("default", "linear", "llama3", "yarn")
 """Kinds of rotary embedding whose angles depend on the position alone."""
@@ -208,15 +208,13 @@ def _router(self: Any, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch
 def _mixture(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     rows = hidden_states.flatten(0, -2)
     _, weights, ids = self.gate(rows)
-    order, ends = moe_align(ids, self.gate.num_experts)
-    place = order.long()
-    gathered = rows[place // self.gate.top_k]
-    acted = silu_and_mul(_grouped(gathered, self.experts.gate_up_proj, ends))
-    results = _grouped(acted, self.experts.down_proj, ends)
-    slots = torch.empty_like(results).index_copy(0, place, results)
-    return moe_combine(slots.view(*ids.shape, -1), weights).view(hidden_states.shape)
+    order, block_expert, _ = moe_align(ids, self.gate.num_experts, _block(ids.numel(), self.gate.num_experts))
+    gate_up = moe_linear(rows, self.experts.gate_up_proj, ids, order, block_expert)
+    acted = silu_and_mul(gate_up.flatten(0, 1))
+    results = moe_linear(acted, self.experts.down_proj, ids.view(-1, 1), order, block_expert)
+    return moe_combine(results.view(*ids.shape, -1), weights).view(hidden_states.shape)
 
 
-def _grouped(rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """Each expert's rows times its weight [experts, out, in], by PyTorch's grouped product."""
-    return torch.nn.functional.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
+def _block(slots: int, experts: int) -> int:
+    """Larger blocks where an expert fills them."""
+    return 128 if slots >= 64 * experts else 64

@@ -117,12 +117,26 @@ def _top(logits, k):  # type: ignore[no-untyped-def]
 
 
 def moe_align_full_i32(ids, order, block_expert, ends):  # type: ignore[no-untyped-def]
-    """Blocks of one slot only, as kernels/runtime asks for."""
-    assert order.shape[1] == 1
-    expert, slot = torch.sort(ids.flatten(), stable=True, dim=0, descending=False)
-    order.copy_(slot[:, None])
-    block_expert.copy_(expert)
-    ends.copy_(torch.bincount(ids.flatten(), minlength=len(ends)).cumsum(0))
+    """Each expert's slots from a block's first place on."""
+    flat, block = ids.flatten(), order.shape[1]
+    order.fill_(len(flat))
+    block_expert.fill_(-1)
+    first = 0
+    for expert in range(len(ends)):
+        slots = (flat == expert).nonzero()[:, 0]
+        used = -(-len(slots) // block)
+        order.view(-1)[first * block : first * block + len(slots)] = slots.int()
+        block_expert[first : first + used] = expert
+        first += used
+        ends[expert] = first * block
+
+
+def moe_linear_full_bf16(x, w, order, block_expert, y):  # type: ignore[no-untyped-def]
+    """Slot by slot."""
+    slots = y.flatten(0, 1)
+    for block, expert in zip(order, block_expert.tolist(), strict=True):
+        here = block[block < len(slots)].long()
+        slots[here] = (x[here // y.shape[1]].double() @ w[expert].double().t()).bfloat16()
 
 
 def moe_combine_full_bf16(outputs, weights, y):  # type: ignore[no-untyped-def]

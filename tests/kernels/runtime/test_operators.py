@@ -17,9 +17,10 @@ from kernelbraid.kernels.runtime.log_probabilities import log_softmax_gather  # 
 from kernelbraid.kernels.runtime.norms import fused_add_rms_norm, qk_norm, rms_norm  # noqa: E402
 from kernelbraid.kernels.runtime.projection import linear  # noqa: E402
 from kernelbraid.kernels.runtime.rotary import rope, table  # noqa: E402
-from kernelbraid.kernels.runtime.routing import moe_align, moe_combine, topk_softmax  # noqa: E402
+from kernelbraid.kernels.runtime.routing import moe_align, moe_combine, moe_linear, topk_softmax  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("standing_in")
+EXPERTS = torch.zeros(3, dtype=torch.int32)
 CHECKS = ("test_schema", "test_faketensor", "test_autograd_registration")
 
 
@@ -31,6 +32,15 @@ def drawn(*shape: int, seed: int = 0) -> Any:
 
 def starts(*lengths: int) -> Any:
     return torch.tensor([0, *lengths]).cumsum(0, dtype=torch.int32)
+
+
+def laid_out(ids: Any) -> tuple[Any, Any]:
+    """In blocks of 64: one for each of experts 0, 1 and 2, and others that nobody needs."""
+    order, block_expert = torch.full((4, 64), 6, dtype=torch.int32), torch.full((4,), -1, dtype=torch.int32)
+    for expert in range(3):
+        slots = (ids.flatten() == expert).nonzero()[:, 0]
+        order[expert, : len(slots)], block_expert[expert] = slots.int(), expert
+    return order, block_expert
 
 
 def arguments() -> Mapping[str, tuple[Any, ...]]:
@@ -64,7 +74,8 @@ def arguments() -> Mapping[str, tuple[Any, ...]]:
             torch.tensor([9, 2, 14], dtype=torch.int32),
         ),
         "topk_softmax": (drawn(5, 8), 3, True),
-        "moe_align": (ids, 4),
+        "moe_align": (ids, 4, 64),
+        "moe_linear": (drawn(3, 32), drawn(4, 48, 32), ids, *laid_out(ids)),
         "moe_combine": (drawn(3, 2, 64), torch.rand(3, 2).requires_grad_()),
         "log_softmax_gather": (drawn(5, 48), torch.tensor([0, 47, -1, 3, 3])),
     }
@@ -112,6 +123,7 @@ FORMULAS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "linear": (linear, lambda x, w, _, b: x @ w.t() + b),
     "embedding": (embedding, lambda ids, rows: rows[ids]),
     "topk_softmax": (lambda *a: topk_softmax(*a)[0], formula_topk),
+    "moe_linear": (moe_linear, lambda x, w, ids, *_: torch.einsum("ri,rjoi->rjo", x, w[ids.long()])),
     "moe_combine": (moe_combine, lambda o, w: (o * w[:, :, None]).sum(1)),
     "log_softmax_gather": (
         log_softmax_gather,
@@ -219,10 +231,11 @@ def test_the_gradient_of_joined_layers_goes_to_each_of_them() -> None:
 
 def test_sorted_slots_end_where_the_next_expert_begins() -> None:
     # when
-    order, ends = moe_align(torch.tensor([[0, 2], [2, 1], [0, 1]], dtype=torch.int32), 4)
+    order, expert, ends = moe_align(torch.tensor([[0, 2], [2, 1], [0, 1]], dtype=torch.int32), 4, 1)
 
     # then
-    assert order.tolist() == [0, 4, 3, 5, 1, 2]
+    assert order.flatten().tolist() == [0, 4, 3, 5, 1, 2]
+    assert expert.tolist() == [0, 0, 1, 1, 2, 2]
     assert ends.tolist() == [2, 4, 6, 6]
 
 
@@ -279,6 +292,11 @@ def ragged() -> tuple[Any, ...]:
         (lambda: linear(drawn(5, 64), drawn(8, 64), [drawn(7, 64)]), ValueError, "7 rows, the weight 8"),
         (lambda: silu_and_mul(drawn(5, 31)), ValueError, "one width each"),
         (lambda: topk_softmax(drawn(5, 8), 9), ValueError, "not 9"),
+        (
+            lambda: moe_linear(drawn(3, 24), drawn(4, 48, 24), *(torch.zeros(3, 64, dtype=torch.int32),) * 2, EXPERTS),
+            ValueError,
+            "multiples of 16",
+        ),
         (lambda: embedding(torch.tensor([1], dtype=torch.int32), drawn(4, 64)), TypeError, "ids in int64"),
         (lambda: attention(drawn(5, 4, 72), drawn(5, 2, 72), *ragged()[2:]), ValueError, r"v of shape|head_dim"),
         (lambda: attention(drawn(5, 5, 64), *ragged()[1:]), ValueError, "not 5 to 2"),
