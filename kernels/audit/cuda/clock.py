@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.clock import FLOOR, Copy, GroupSamples, Pace, blaming, collect, joined
 from kernelbraid.kernels.audit.comparison import first_difference, inaccuracy
-from kernelbraid.kernels.audit.cuda.cores import on_core, pin, timing_cores
+from kernelbraid.kernels.audit.cuda.cores import on_cores, pin, timing_cores
 from kernelbraid.kernels.audit.cuda.device import Conditions
 from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
 from kernelbraid.kernels.audit.cuda.profile import Profile
@@ -41,8 +41,9 @@ MESSAGE_NS = 1_000_000
 FLOORS_PER_GROUP = 4
 GROUPS_PER_START = 7
 """Groups that one set of processes times; a start costs as much as several of them."""
-SCREEN = Plan(groups=3, blocks=1, palindromes=1)
-CONFIRMATION = Plan(groups=8, blocks=1, palindromes=1, most_groups=24)
+SCREEN = Plan(groups=3, blocks=1, palindromes=2)
+CONFIRMATION = Plan(groups=8, blocks=1, palindromes=2, most_groups=24)
+"""Two palindromes, of which the better half of the samples counts: the first messages of a block are slower."""
 BESIDE_ROOT = replace(CONFIRMATION, paired=(INCUMBENT, CANDIDATE, ROOT))
 """The root in the pair's own palindromes: with one sample a group beside them, a candidate that was the root missed
 limits of 10 %."""
@@ -150,13 +151,17 @@ class DeviceSession:
     outputs: DeviceOutputs
     profile: Profile
     pace: Pace | None = None
-    cores: tuple[int, int] = field(default_factory=timing_cores)
+    cores: tuple[set[int], set[int]] = field(default_factory=timing_cores)
+    repeating: DeviceRunner | None = None
+    """A process of the candidate that is not timed and uses no graphs, where there is one already."""
     copies: list[Copy] = field(default_factory=list)
     record: Record = field(default_factory=Record)
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(secrets.randbits(128)))
     _messages: list[Message] = field(default_factory=list)
     _last_arm: str = FLOOR
     _first: int = 0
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _empty: DeviceRunner | None = None
     _set: "ProcessSet | None" = None
     _runs: int = 0
 
@@ -185,17 +190,25 @@ class DeviceSession:
         """
         if not self.copies:
             return 0
+        runner = self._untimed()
         try:
-            with self.spares.take(graphs=False) as runner:
-                runner.load(self.artifacts[CANDIDATE], self._symbols)
-                for number, copy in enumerate(self.copies):
-                    with self.profile.phase("repeats of copies"):
-                        self._repeat(runner, copy, number < most_references)
-                    with self.profile.phase("samples of copies"):
-                        Sampler(self.operator, self.reference, self.inputs, self.rng).compare(runner, copy)
+            for number, copy in enumerate(self.copies):
+                with self.profile.phase("repeats of copies"):
+                    self._repeat(runner, copy, number < most_references)
+                with self.profile.phase("samples of copies"):
+                    Sampler(self.operator, self.reference, self.inputs, self.rng).compare(runner, copy)
             return len(self.copies)
         finally:
             self._forget_copies()
+            runner.freeze()
+
+    def _untimed(self) -> DeviceRunner:
+        """The process that repeats timed calls: one that checked the candidate, or one of this session's own."""
+        if self.repeating is None:
+            self.repeating = self._stack.enter_context(self.spares.take(graphs=False))
+            self.repeating.load(self.artifacts[CANDIDATE], self._symbols)
+        self.repeating.thaw()
+        return self.repeating
 
     def _forget_copies(self) -> None:
         while self.copies:
@@ -216,6 +229,7 @@ class DeviceSession:
         """End the processes."""
         self._forget_copies()
         self._end_set()
+        self._stack.close()
 
     def _end_set(self) -> None:
         if self._set is not None:
@@ -235,7 +249,7 @@ class DeviceSession:
         found = []
         for _ in range(count):
             runners = self._runners(plan.arms)
-            with self.profile.phase("groups"), on_core(self.cores[0]):
+            with self.profile.phase("groups"), on_cores(self.cores[0]):
                 found.append(self._time_group(plan, runners))
         return found
 
@@ -261,11 +275,10 @@ class DeviceSession:
         return tuple(arm for arm in self.artifacts if arm in arms or not (rooted and arm == ROOT))
 
     def _start(self, stack: ExitStack, arms: Sequence[str]) -> dict[str, DeviceRunner]:
-        """Every arm's process and the empty candidate's, captured and stopped."""
-        artifacts = {**{arm: self.artifacts[arm] for arm in arms}, FLOOR: self.floor}
+        """Every arm's process, captured and stopped; with the first ones the empty candidate's."""
         try:
             with self.profile.phase("take processes"):
-                runners = {arm: stack.enter_context(self.spares.take(graphs=True)) for arm in artifacts}
+                runners = {arm: stack.enter_context(self.spares.take(graphs=True)) for arm in arms}
             if self.pace is None:
                 self.pace = self._first_pace(runners)
             with self.profile.phase("messages"):
@@ -273,18 +286,24 @@ class DeviceSession:
                 for message in self._messages:
                     message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
                 self.inputs.device.settle()
-            with self.profile.phase("load and capture"), ThreadPoolExecutor(len(runners)) as pool:
+            new = dict(runners) if self._empty else {**runners, FLOOR: self._stack.enter_context(self._start_empty())}
+            with self.profile.phase("load and capture"), ThreadPoolExecutor(len(new)) as pool:
                 # Side by side: it is their host code that takes the time.
-                list(pool.map(lambda arm: self._make_ready(arm, runners[arm], artifacts[arm]), runners))
+                list(pool.map(self._make_ready, new, new.values()))
         except BaseException:
             stack.close()
             raise
         return runners
 
-    def _make_ready(self, arm: str, runner: DeviceRunner, artifact: Artifact) -> None:
+    def _start_empty(self) -> DeviceRunner:
+        """The empty candidate's process, which serves all sets of the session."""
+        self._empty = self.spares.take(graphs=True)
+        return self._empty
+
+    def _make_ready(self, arm: str, runner: DeviceRunner) -> None:
         """Load it, capture every message on the inputs that are laid out, and stop it."""
         with blaming(arm):
-            runner.load(artifact, self._symbols)
+            runner.load(self.floor if arm == FLOOR else self.artifacts[arm], self._symbols)
             for message in self._messages:
                 runner.prepare(message.layout, message.packed)
                 runner.capture(message.layout)
@@ -325,6 +344,7 @@ class DeviceSession:
         return times_ns
 
     def _time_group(self, plan: Plan, runners: Mapping[str, DeviceRunner]) -> GroupSamples:
+        assert self._empty is not None, "it was started with the first set"
         samples = GroupSamples.empty(plan, len(self._messages))
         few = min(FLOORS_PER_GROUP, len(self._messages))
         floors = self.rng.choice(len(self._messages), few, replace=False).tolist()
@@ -334,7 +354,7 @@ class DeviceSession:
                     self._first = message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
                 self._time_unthrottled(plan, runners, samples, block, index)
                 if block == 0 and index in floors:
-                    samples.floors_ns.append(min(self._sample(FLOOR, runners[FLOOR], index) for _ in range(2)))
+                    samples.floors_ns.append(min(self._sample(FLOOR, self._empty, index) for _ in range(2)))
         return samples
 
     def _drawn(self, count: int, every_full: bool) -> list[int]:

@@ -8,25 +8,30 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from kernelbraid.kernels.audit.cuda.frames import LEAST_CORES
 
-def timing_cores() -> tuple[int, int]:
-    """The auditor's and the arms'; the same one where there is no other. Two apart, as neighbours may be one core's."""
+
+def timing_cores() -> tuple[set[int], set[int]]:
+    """The auditor's and the arms'. Two apart, as neighbours may be two threads of one core.
+
+    All of them where they are few: whatever else runs would have to share those with the timing.
+    """
     cores = sorted(os.sched_getaffinity(0))
-    return cores[-1], cores[-3 if len(cores) > 2 else 0]
+    return ({cores[-1]}, {cores[-3]}) if len(cores) >= LEAST_CORES else (set(cores), set(cores))
 
 
 @contextmanager
-def on_core(core: int) -> Iterator[None]:
-    """Keep this thread on a core for a while."""
+def on_cores(cores: set[int]) -> Iterator[None]:
+    """Keep this thread on some cores for a while."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
+    os.sched_setaffinity(0, cores)
     try:
         yield
     finally:
         os.sched_setaffinity(0, before)
 
 
-def pin(pid: int, core: int) -> None:
-    """Keep a process's first thread, which answers the auditor, on a core; one that is gone is noticed elsewhere."""
+def pin(pid: int, cores: set[int]) -> None:
+    """Keep a process's first thread, which answers the auditor, on cores; one that is gone is noticed elsewhere."""
     with suppress(ProcessLookupError):
-        os.sched_setaffinity(pid, {core})
+        os.sched_setaffinity(pid, cores)

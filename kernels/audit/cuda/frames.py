@@ -18,8 +18,10 @@ _TENSOR = struct.Struct("<BBHIQ")
 _DONE = struct.Struct("<IIQ")
 MOST_TEXT_BYTES = 480
 """A reply is at most 512 bytes."""
-LOOK_OUT_NS = 4_000_000
-"""So long either side looks out for the next frame before it goes to sleep: to wake up takes tens of microseconds."""
+LEAST_CORES = 4
+LOOK_OUT_NS = 4_000_000 if len(os.sched_getaffinity(0)) >= LEAST_CORES else 0
+"""So long either side looks out for the next frame before it goes to sleep: to wake up takes tens of microseconds.
+Where cores are few, whoever looks out is in the other's way."""
 
 
 class Kind(IntEnum):

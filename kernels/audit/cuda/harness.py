@@ -21,7 +21,7 @@ import numpy as np
 from kernelbraid.kernels.audit import environment as machine
 from kernelbraid.kernels.audit import lock, stages, statistics
 from kernelbraid.kernels.audit.artifact import Artifact
-from kernelbraid.kernels.audit.checks import Case, cases_of
+from kernelbraid.kernels.audit.checks import Case, cases_of, timed_cases
 from kernelbraid.kernels.audit.clock import Pace
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, MakeBuilder, bare
 from kernelbraid.kernels.audit.cuda.ceilings import device_ceilings
@@ -62,8 +62,8 @@ from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
 HERE = Path(__file__).resolve().parent
 CHECKED_MESSAGES = 4
 """The room for messages of checks, in messages of the size that they are filled to: a single call may be larger."""
-SPARES = 11
-"""Two processes that check a candidate, two sets of four that time it, and one that makes timed calls again."""
+SPARES = 9
+"""Two processes that check a candidate, two sets of three that time it, and the empty candidate's."""
 
 
 class DeviceHarness(Harness):
@@ -159,15 +159,18 @@ class DeviceHarness(Harness):
 
     def _check_and_time(self, root: Candidate, incumbent: Callable[[], Candidate], progress: Progress) -> None:
         arms = self._arms(root, incumbent, progress)
-        with self._session(arms) as session:
+        with ExitStack() as stack, self._session(arms) as session:
             with session.starting(SCREEN):
-                self._check_due(progress)
+                runners = self._checkers(stack, progress)
+                self._check_in(runners, progress)
+            session.repeating = runners[1]
             started = time.perf_counter()
             try:
                 self._time_in(session, arms, progress)
             finally:
                 progress.timing_s = time.perf_counter() - started
-        self._check_timed_shapes(progress)
+            if progress.confirmation is not None:
+                self._check_before_promotion(runners, progress)
 
     def _arms(self, root: Candidate, incumbent: Callable[[], Candidate], progress: Progress) -> dict[str, Artifact]:
         assert progress.artifact is not None, "it was just built"
@@ -292,33 +295,46 @@ class DeviceHarness(Harness):
 
     def _check(self, candidate: Candidate, progress: Progress) -> None:
         self._build(candidate, progress)
-        with self._device_held():
-            self._check_due(progress)
+        with self._device_held(), ExitStack() as stack:
+            self._check_in(self._checkers(stack, progress), progress)
 
-    def _run_checks(self, progress: Progress) -> None:
-        """Under the device's lock."""
+    def _checkers(self, stack: ExitStack, progress: Progress) -> tuple[DeviceRunner, DeviceRunner]:
+        """Two processes of the candidate that are never timed; the second one runs it without graphs."""
         assert progress.artifact is not None, "checks follow the build"
-        with ExitStack() as stack:
-            with self.profile.phase("load for checks"):
-                first, second = (stack.enter_context(self._spares.take(graphs)) for graphs in (True, False))
-                for runner in (first, second):
-                    runner.load(progress.artifact, self._symbols)
-                    progress.tally.passed["identity"] += 1
-            parts = (self.operator, self._reference, first, second, self._inputs, self._limits.message_bytes)
-            try:
-                with self.profile.phase("checks"):
-                    BatchedChecker(*parts, progress.tally).run(progress.due)
-            finally:
-                progress.printed = first.printed()
+        started = time.perf_counter()
+        try:
+            first, second = (stack.enter_context(self._spares.take(graphs)) for graphs in (True, False))
+            for runner in (first, second):
+                runner.load(progress.artifact, self._symbols)
+                progress.tally.passed["identity"] += 1
+            return first, second
+        finally:
+            progress.check_s += time.perf_counter() - started
 
-    def _check_timed_shapes(self, progress: Progress) -> None:
-        """As on the CPU, and by compute-sanitizer where one is used; under the device's lock."""
-        super()._check_timed_shapes(progress)
-        if self._sanitizer is None or progress.confirmation is None or progress.artifact is None:
-            return
-        with self.profile.phase("sanitizer"):
-            parts = (self._settings(self._sandbox), self.operator, self._reference)
-            progress.tally.passed["sanitizer"] += Sanitizer(self._sanitizer, *parts).check(progress.artifact)
+    def _check_in(self, runners: tuple[DeviceRunner, DeviceRunner], progress: Progress) -> None:
+        """Every case that is due. The processes are stopped afterwards."""
+        started = time.perf_counter()
+        parts = (self.operator, self._reference, *runners, self._inputs, self._limits.message_bytes)
+        try:
+            for runner in runners:
+                runner.thaw()
+            with self.profile.phase("checks"):
+                BatchedChecker(*parts, progress.tally).run(progress.due)
+        finally:
+            for runner in runners:
+                runner.freeze()
+            progress.printed = runners[0].printed()
+            progress.check_s += time.perf_counter() - started
+
+    def _check_before_promotion(self, runners: tuple[DeviceRunner, DeviceRunner], progress: Progress) -> None:
+        """All timed shapes, of which every audit checks a few drawn in secret; compute-sanitizer where one is used."""
+        assert progress.artifact is not None, "it was timed"
+        progress.due = tuple(timed_cases(self.operator))
+        self._check_in(runners, progress)
+        if self._sanitizer is not None:
+            with self.profile.phase("sanitizer"):
+                parts = (self._settings(self._sandbox), self.operator, self._reference)
+                progress.tally.passed["sanitizer"] += Sanitizer(self._sanitizer, *parts).check(progress.artifact)
 
     def _time_stages(self, arms: Mapping[str, Artifact], progress: Progress) -> None:
         """Under the device's lock."""

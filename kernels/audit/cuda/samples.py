@@ -6,7 +6,7 @@ A decode call is compared with smaller ones: checks have seen those agree with t
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from kernelbraid.kernels.audit.clock import Copy
 from kernelbraid.kernels.audit.comparison import first_difference, inaccuracy
 from kernelbraid.kernels.audit.cuda.memory import DeviceInputs
 from kernelbraid.kernels.audit.cuda.runner import DeviceRunner
+from kernelbraid.kernels.audit.cuda.stash import Stash
 from kernelbraid.kernels.audit.failure import CandidateFailed
 from kernelbraid.kernels.audit.layout import DTYPES, plan_layout
 from kernelbraid.kernels.audit.outcome import Correctness
@@ -78,10 +79,12 @@ class Sampler:
         entry = self.operator.entry(copy.workload.entry)
         if (paths := paths_of(self.operator, entry)) is None:
             return 0
-        call = Call(entry, copy.workload.dims, dict(copy.inputs))
-        samples = list(self.reference.samples(call, paths[1], self.rng))
+        assert isinstance(copy.inputs, Stash), "copies of a device's session lie there"
+        assert isinstance(copy.outputs, Stash), "copies of a device's session lie there"
+        call = Call(entry, copy.workload.dims, copy.inputs.lazy())
+        samples = _read(list(self.reference.samples(call, paths[1], self.rng)))
         if samples:
-            timed = {name: _by_rows(values, name, *paths) for name, values in copy.outputs.items()}
+            timed = {name: _by_rows(values, name, *paths) for name, values in copy.outputs.lazy().items()}
             self._compare(runner, samples, Copy(copy.workload, call.inputs, timed))
         return len(samples)
 
@@ -120,7 +123,17 @@ def _by_rows(values: NDArray[Any], name: str, full: Entry, decode: Entry) -> NDA
     """A call's output as a full call has it: where decode keeps steps apart, they are rows like any other."""
     ranks = [len(tensor.shape) for entry in (full, decode) for tensor in entry.outputs if tensor.name == name]
     merged = max(0, values.ndim - min(ranks))
-    return values.reshape(-1, *values.shape[merged + 1 :])
+    return values.reshape(-1, *values.shape[merged + 1 :]) if merged else values
+
+
+def _read(samples: Sequence[Agreement]) -> list[Agreement]:
+    """The same with inputs that are arrays; what shared a call still does."""
+    calls = {id(sample.call): sample.call for sample in samples}
+    read = {
+        key: replace(call, inputs={name: np.asarray(values) for name, values in call.inputs.items()})
+        for key, call in calls.items()
+    }
+    return [replace(sample, call=read[id(sample.call)]) for sample in samples]
 
 
 def _where(sample: Agreement, copy: Copy) -> str:

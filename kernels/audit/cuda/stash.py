@@ -1,13 +1,16 @@
 """Tensors that were set aside on the device: what a timed call was given and what it left, at no cost to the clock."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelbraid.kernels.audit.cuda.device import Buffer, Device
 from kernelbraid.kernels.audit.layout import ALIGN_BYTES, Place
+
+MOST_ROWS = 256
 
 
 class Stash(Mapping[str, NDArray[Any]]):
@@ -49,6 +52,17 @@ class Stash(Mapping[str, NDArray[Any]]):
         offset, place = self._places[name]
         return read(self._device, self._buffer, offset, place)
 
+    def lazy(self) -> dict[str, NDArray[Any]]:
+        """All tensors as arrays of which only what is asked for is read: a few rows of a large one are quickly here."""
+        # They stand for arrays: what is not rows by their indices is asked of the whole tensor, read once.
+        return {name: cast(NDArray[Any], Lazy(self, *self._places[name])) for name in self}
+
+    def rows(self, offset: int, place: Place, rows: NDArray[Any]) -> NDArray[Any]:
+        """Some items along a tensor's first axis."""
+        pitch = place.bytes // place.shape[0]
+        parts = [self._device.download(self._buffer, offset + int(row) * pitch, pitch) for row in rows.reshape(-1)]
+        return np.concatenate(parts).view(place.dtype).reshape(*rows.shape, *place.shape[1:])
+
     def __iter__(self) -> Iterator[str]:
         """The tensors' names."""
         return iter(self._places)
@@ -56,6 +70,42 @@ class Stash(Mapping[str, NDArray[Any]]):
     def __len__(self) -> int:
         """How many tensors."""
         return len(self._places)
+
+
+class Lazy:
+    """A tensor on the device that behaves like the array of its values."""
+
+    def __init__(self, stash: Stash, offset: int, place: Place) -> None:
+        self._stash, self._offset, self._place = stash, offset, place
+        self.shape, self.dtype, self.ndim, self.nbytes = place.shape, place.dtype, len(place.shape), place.bytes
+
+    def __len__(self) -> int:
+        """Items along the first axis."""
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        """As an array's; few rows by an array of their indices are read alone."""
+        rows = index[0] if isinstance(index, tuple) and len(index) == 1 else index
+        if isinstance(rows, np.ndarray) and self._few(rows):
+            return self._stash.rows(self._offset, self._place, rows)
+        return self.whole[index]
+
+    def _few(self, rows: NDArray[Any]) -> bool:
+        counted = rows.dtype.kind == "i" and 0 < rows.size <= min(MOST_ROWS, self.shape[0])
+        return counted and rows.min() >= 0 and bool(rows.max() < self.shape[0])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """All of it."""
+        return self.whole if dtype is None else self.whole.astype(dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else an array can do."""
+        return getattr(self.whole, name)
+
+    @cached_property
+    def whole(self) -> NDArray[Any]:
+        """All of it, read once."""
+        return self._stash[self._place.tensor.name]
 
 
 def read(device: Device, buffer: Buffer, offset: int, place: Place) -> NDArray[Any]:

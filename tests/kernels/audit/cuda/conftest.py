@@ -39,8 +39,10 @@ def host_harness(scale: Operator, tmp_path_factory: pytest.TempPathFactory) -> I
     lock = tmp_path_factory.mktemp("lock") / "device.lock"
     parts = (scale, HostDevice(), compiler, lambda *_: DeviceBuilder(trust), "host")
     with pytest.MonkeyPatch.context() as patch, DeviceHarness(*parts, timing_lock=lock, limits=LIMITS) as harness:
-        # Beside other tests on few cores a message must be longer than what interrupts it.
+        # Beside other tests on few cores: a message longer than what interrupts it, and clocks that may differ by that.
         patch.setattr(clock, "MESSAGE_NS", 4_000_000)
+        patch.setattr(clock, "DISPUTED_NS", 10_000_000)
+        patch.setattr(clock, "BUSY_NS", 10_000_000)
         yield harness
 
 

@@ -9,12 +9,13 @@ import textwrap
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernelbraid.kernels.audit import checks
-from kernelbraid.kernels.audit.cuda import clock
+from kernelbraid.kernels.audit.cuda import clock, harness
 from kernelbraid.kernels.audit.cuda.harness import DeviceHarness
 from kernelbraid.kernels.audit.outcome import AuditOutcome, Candidate, Correctness
 
@@ -185,6 +186,24 @@ def command_lines() -> list[str]:
         with suppress(OSError):
             found.append(path.read_text(errors="replace"))
     return found
+
+
+def test_faster_candidate_is_confirmed_beside_root_and_incumbent(
+    host_harness: DeviceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "BESIDE_ROOT", replace(clock.BESIDE_ROOT, groups=2, most_groups=2))
+    root, best, faster = (
+        Candidate(f"i000{number}", {"kernel.py": entry(f"for _ in range({20 - 8 * number}): {RIGHT}")})
+        for number in range(3)
+    )
+    outcome = host_harness.audit(faster, root, lambda: best)
+    assert outcome.verdict is Correctness.VERIFIED, outcome.evidence
+    assert outcome.confirmation is not None
+    assert set(outcome.confirmation.paired) == {"root", "incumbent", "candidate"}
+    assert outcome.confirmation.samples_ns["root"].shape == outcome.confirmation.samples_ns["candidate"].shape
+    medians = {arm: sum(outcome.confirmation.medians_s(arm).values()) for arm in outcome.confirmation.arms}
+    assert medians["candidate"] < medians["incumbent"] < medians["root"]
+    assert {"all", "build", "checks", "screen", "confirmation"} <= set(host_harness.profile.summary())
 
 
 def test_root_qualifies_only_where_its_broken_twin_is_caught(host_harness: DeviceHarness) -> None:
