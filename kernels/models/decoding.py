@@ -33,10 +33,11 @@ class Decoder:
         self.cache = StaticCache.of(self.model, self.batch, self.capacity, ours)
         self._tokens = torch.zeros((self.batch, 1), dtype=torch.int64, device=self.cache.seen.device)
 
-    def prefill(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def prefill(self, ids: torch.Tensor, lengths: torch.Tensor, last: bool = False) -> torch.Tensor:
         """Logits [batch, width, vocab] for prompts ids [batch, width], padded on the right to `width`.
 
-        lengths [batch] counts each prompt's tokens, from 0. Rows of padding mean nothing. Starts the batch anew.
+        lengths [batch] counts each prompt's tokens, from 0; from 1 with `last`, which gives [batch, vocab] after each
+        prompt's last token alone. Rows of padding mean nothing. Starts the batch anew.
         """
         width = self._require_room(ids)
         self.cache.decoding = False
@@ -44,7 +45,7 @@ class Decoder:
         self.cache.lengths.copy_(lengths)
         self._longest = int(lengths.max())
         position = torch.arange(width, device=ids.device).expand(self.batch, -1)
-        logits = self._forward(ids, position)
+        logits = self._forward(ids, position, lengths.long() - 1 if last else None)
         self.cache.seen.copy_(self.cache.lengths)
         return logits
 
@@ -96,18 +97,17 @@ class Decoder:
         cache.seen.copy_(cache.lengths)
         return logits
 
-    def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def _forward(self, ids: torch.Tensor, positions: torch.Tensor, last: torch.Tensor | None = None) -> torch.Tensor:
+        cache = self.cache
         with torch.no_grad():
-            if self.cache.ours and self.cache.decoding:
-                return decoded(self.model, ids, positions, self.cache)
-            result = self.model(
-                input_ids=ids,
-                position_ids=positions,
-                past_key_values=self.cache,
-                use_cache=True,
-                static_cache=self.cache,
+            if cache.ours and cache.decoding:
+                return decoded(self.model, ids, positions, cache)
+            hidden = self.model.model(
+                input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True, static_cache=cache
+            ).last_hidden_state
+            return self.model.lm_head(
+                hidden if last is None else hidden[torch.arange(len(last), device=last.device), last]
             )
-        return result.logits
 
     def _require_room(self, ids: torch.Tensor) -> int:
         batch, width = ids.shape

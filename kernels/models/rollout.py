@@ -23,8 +23,7 @@ def sample(
 
     The log-probabilities are, bit for bit, those of `token_log_probabilities` over the finished sequences.
     """
-    batch = torch.arange(decoder.batch, device=prompts.device)
-    logits = decoder.prefill(prompts, lengths)[batch, lengths.long() - 1]
+    logits = decoder.prefill(prompts, lengths, last=True)
     tokens, scores = [], []
     for step in range(new):
         token = torch.multinomial(logits.float().softmax(-1), 1, generator=generator)[:, 0]

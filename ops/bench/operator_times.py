@@ -105,6 +105,8 @@ def _whole(name: str, shape: Sequence[int], dims: Mapping[str, int]) -> torch.Te
             return torch.rand(dims["tokens"], dims["experts"]).topk(dims["k"]).indices
         case "ids" | "labels":
             return torch.randint(dims["vocab"], tuple(shape))
+        case "order" | "block_expert" if "each" in dims:
+            return _blocks(dims)[name == "block_expert"]
         case "query_start" | "key_start":
             each = dims["tokens" if name == "query_start" else "keys"] // batch
             return torch.arange(batch) * each
@@ -116,6 +118,21 @@ def _whole(name: str, shape: Sequence[int], dims: Mapping[str, int]) -> torch.Te
             return torch.full((batch,), dims["page_tokens"] * dims["slots"])
         case _:
             return torch.zeros(tuple(shape), dtype=torch.int64)
+
+
+def _blocks(dims: Mapping[str, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """order and block_expert for slots that go to random experts, the same ones whenever asked."""
+    slots, block = dims["rows"] * dims["each"], dims["block"]
+    ids = torch.randint(dims["experts"], (slots,), generator=torch.Generator().manual_seed(0))
+    order = torch.full((dims["blocks"], block), slots)
+    expert_of = torch.full((dims["blocks"],), -1)
+    first = 0
+    for expert in range(dims["experts"]):
+        for part in (ids == expert).nonzero()[:, 0].split(block):
+            if len(part):
+                order[first, : len(part)], expert_of[first] = part, expert
+                first += 1
+    return order, expert_of
 
 
 def arms(operator: Operator, cell: Cell, compiled: bool) -> Iterator[tuple[str, Callable[[Tensors], Launch]]]:
@@ -188,6 +205,23 @@ def _combine(outputs: torch.Tensor, weights: torch.Tensor) -> object:
     return (outputs * weights[:, :, None].to(outputs.dtype)).sum(1)
 
 
+def _grouped(
+    x: torch.Tensor, w: torch.Tensor, place: torch.Tensor, ends: torch.Tensor, like: torch.Tensor
+) -> torch.Tensor:
+    """Rows gathered by expert, torch's grouped product, and results put where their slots are."""
+    results = torch.nn.functional.grouped_mm(x[place // like.shape[1]], w.transpose(1, 2), offs=ends)
+    return torch.empty_like(results).index_copy(0, place, results)
+
+
+def _grouped_arguments(tensors: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    slots = tensors["y"].shape[0] * tensors["y"].shape[1]
+    place = tensors["order"][tensors["order"] < slots].long()
+    counts = (tensors["order"] < slots).sum(1)
+    used = tensors["block_expert"] >= 0
+    of_expert = counts.new_zeros(len(tensors["w"])).index_add(0, tensors["block_expert"][used].long(), counts[used])
+    return tensors["x"], tensors["w"], place, of_expert.cumsum(0).int(), tensors["y"]
+
+
 def _log_probabilities(logits: torch.Tensor, labels: torch.Tensor) -> object:
     return logits.float().log_softmax(-1).gather(-1, labels[:, None])
 
@@ -197,6 +231,7 @@ def _named(*names: str) -> Callable[[Mapping[str, torch.Tensor]], tuple[torch.Te
 
 
 OTHERS: Mapping[str, Peer] = {
+    "moe_linear": Peer(_grouped, _grouped_arguments),
     "topk_softmax": Peer(_topk, _named("logits", "weights")),
     "moe_align": Peer(_align, _named("ids", "ends")),
     "moe_combine": Peer(_combine, _named("outputs", "weights")),
