@@ -90,7 +90,7 @@ def _moe_align_fake(ids: torch.Tensor, experts: int, block: int) -> tuple[torch.
     tensors.of_dtype("moe_align", torch.int32, ids=ids)
     tensors.shaped("moe_align", "ids", ids, ("tokens", "k"))
     slots = ids.shape[0] * ids.shape[1]
-    blocks = slots if block == 1 else slots // block + experts
+    blocks = slots if block == 1 else slots // block + min(experts, slots)
     return ids.new_empty((blocks, block)), ids.new_empty((blocks,)), ids.new_empty((experts,))
 
 
