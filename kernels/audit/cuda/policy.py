@@ -180,7 +180,7 @@ class _Rules:
 
     def _makes_constant(self, function: ast.expr) -> bool:
         dotted = self.module.dotted(function) or ""
-        named = dotted in ("triton.language.constexpr", "triton.cdiv", "triton.next_power_of_2")
+        named = dotted in (*words.CONSTEXPR, "triton.cdiv", "triton.next_power_of_2")
         return named or (dotted in words.HOST and dotted.startswith("math.")) or _is_name(function, "float")
 
     def _folded(self, node: ast.expr, known: Mapping[str, float]) -> float | None:
@@ -446,7 +446,7 @@ class _Rules:
             raise self._refuse_dotted(node, dotted)
         for name in tail:
             self._member(node, name, replace(scope, device=True))
-        if head == words.INLINE_ASSEMBLY and not called:
+        if head in words.INLINE_ASSEMBLY and not called:
             raise self._refuse(node, "inline assembly must be called by its name, so that it can be read")
         self._only_called(node, called or head in words.VALUES | words.DEVICE or scope.device)
 
@@ -493,7 +493,7 @@ class _Rules:
         dotted = self.module.dotted(node.func)
         for item in node.keywords:
             self._keyword(item, dotted)
-        if dotted == words.INLINE_ASSEMBLY:
+        if dotted in words.INLINE_ASSEMBLY:
             self._assembly(node)
         self._called(node.func, scope)
         arguments: list[ast.AST] = [*node.args, *node.keywords]

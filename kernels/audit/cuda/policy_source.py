@@ -79,7 +79,7 @@ class Module:
 
     def on_device(self, function: Function) -> bool:
         """Whether a decorator makes it a kernel, or a part of one."""
-        return any(self.dotted(_undressed(item)) == "triton.jit" for item in function.decorator_list)
+        return any(self.dotted(_undressed(item)) in words.KERNEL_DECORATORS for item in function.decorator_list)
 
     @cached_property
     def names(self) -> frozenset[str]:

@@ -170,7 +170,7 @@ def _constant_arguments(modules: Sequence[Module]) -> frozenset[str]:
     for module in modules:
         for node in filter(module.on_device, module.functions.values()):
             for item in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
-                fixed = item.annotation is not None and module.dotted(item.annotation) == "triton.language.constexpr"
+                fixed = item.annotation is not None and module.dotted(item.annotation) in words.CONSTEXPR
                 (constant if fixed else other).add(item.arg)
     return frozenset(constant - other)
 

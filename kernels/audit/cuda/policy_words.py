@@ -5,14 +5,15 @@ A name is listed by where it is defined, whatever the source calls it: `tl.load`
 
 from types import MappingProxyType
 
+GLUON = "triton.experimental.gluon"
+GL = f"{GLUON}.language"
+AMPERE, HOPPER = f"{GL}.nvidia.ampere", f"{GL}.nvidia.hopper"
 MODULES = frozenset(
     {
-        "math",
-        "torch",
-        "triton",
-        "triton.language",
-        "triton.language.extra.libdevice",
-        "triton.language.extra.cuda.libdevice",
+        *("math", "torch", "triton"),
+        *("triton.language", "triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice"),
+        *(GLUON, GL, AMPERE, HOPPER, f"{AMPERE}.async_copy", f"{HOPPER}.async_copy"),
+        *(f"{HOPPER}.mbarrier", f"{HOPPER}.tma"),
     }
 )
 """What may be imported as a module, beside the candidate's own files and the libraries an operator allows."""
@@ -34,7 +35,8 @@ MAKERS = frozenset(f"torch.{name}" for name in ("empty", "empty_like", "empty_st
 """What makes a workspace. Its contents are the allocator's leftovers or zeros: no arithmetic."""
 MAKER_KEYWORDS = frozenset({"dtype", "device"})
 
-DESCRIPTOR = "triton.tools.tensor_descriptor.TensorDescriptor"
+DESCRIPTORS = ("triton.tools.tensor_descriptor.TensorDescriptor", f"{GLUON}.nvidia.hopper.TensorDescriptor")
+CONSTEXPR = ("triton.language.constexpr", f"{GL}.constexpr")
 _MATH = {
     *("acos", "asin", "atan", "ceil", "cos", "exp", "exp2", "fabs", "floor", "fmod", "gcd", "isinf", "isnan", "isqrt"),
     *("lcm", "log", "log1p", "log2", "prod", "sin", "sqrt", "tan", "tanh", "trunc"),
@@ -50,13 +52,13 @@ CALLS = frozenset(
         "triton.cdiv",
         "triton.next_power_of_2",
         "triton.set_allocator",
-        DESCRIPTOR,
-        f"{DESCRIPTOR}.from_tensor",
+        *DESCRIPTORS,
+        *(f"{descriptor}.from_tensor" for descriptor in DESCRIPTORS),
     }
 )
 """Facts: nothing here starts work on the device, keeps anything or reaches outside."""
 HOST = VALUES | CALLS
-TYPES = frozenset({"torch.Tensor", "torch.dtype", "torch.device", "triton.language.constexpr", DESCRIPTOR})
+TYPES = frozenset({"torch.Tensor", "torch.dtype", "torch.device", *CONSTEXPR, *DESCRIPTORS})
 """What may stand in an annotation."""
 TYPE_BUILTINS = frozenset({"bool", "dict", "float", "int", "list", "str", "tuple"})
 
@@ -83,7 +85,35 @@ _TL_MEMORY = {
     *("num_programs", "program_id", "store", "store_tensor_descriptor"),
     *(f"atomic_{name}" for name in ("add", "and", "cas", "max", "min", "or", "xchg", "xor")),
 }
-INLINE_ASSEMBLY = "triton.language.inline_asm_elementwise"
+INLINE_ASSEMBLY = frozenset({"triton.language.inline_asm_elementwise", f"{GL}.inline_asm_elementwise"})
+_GL_LAYOUTS = {
+    *("AutoLayout", "BlockedLayout", "CoalescedLayout", "DistributedLinearLayout", "DotOperandLayout"),
+    *("NVMMADistributedLayout", "NVMMASharedLayout", "NVMMASharedLayout.get_default_for", "PaddedSharedLayout"),
+    *("SharedLinearLayout", "SliceLayout", "SwizzledSharedLayout"),
+}
+_GL_TYPES = {
+    *("bfloat16", "constexpr", "dtype", "float16", "float32", "float64", "float8e4nv", "float8e5", "int1", "int8"),
+    *("int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "tensor", "shared_memory_descriptor"),
+}
+_GL_WORK = {
+    *("abs", "add", "arange", "associative_scan", "assume", "broadcast", "cast", "cdiv", "ceil", "cos", "div_rn"),
+    *("dot_fma", "erf", "exp", "exp2", "expand_dims", "fdiv", "floor", "fma", "full", "full_like", "gather"),
+    *("histogram", "join", "log", "log2", "max", "max_constancy", "max_contiguous", "maximum", "min", "minimum"),
+    *("mul", "multiple_of", "num_ctas", "num_programs", "num_warps", "permute", "program_id", "ravel", "reduce"),
+    *("reduce_or", "reshape", "rsqrt", "set_auto_layout", "sin", "split", "sqrt", "sqrt_rn", "static_assert"),
+    *("static_range", "sub", "sum", "to_linear_layout", "tuple", "umulhi", "where", "xor_sum", "zeros", "zeros_like"),
+}
+_GL_MEMORY = {
+    *("allocate_shared_memory", "convert_layout", "load", "store", "thread_barrier", "warp_specialize"),
+    *(f"atomic_{name}" for name in ("add", "and", "cas", "max", "min", "or", "xchg", "xor")),
+}
+_ASYNC_COPY = {"async_copy_global_to_shared", "commit_group", "mbarrier_arrive", "wait_group"}
+_HOPPER = {
+    *("fence_async_shared", "mma_v2", "warpgroup_mma", "warpgroup_mma_init", "warpgroup_mma_wait"),
+    *(f"mbarrier.{name}" for name in ("MBarrierLayout", "arrive", "expect", "init", "invalidate", "wait")),
+    *("tma.async_copy_global_to_shared", "tma.async_copy_shared_to_global", "tma.make_tensor_descriptor"),
+    *("tma.store_wait", "tma.tensor_descriptor"),
+}
 _LIBDEVICE = {
     *("abs", "ceil", "clz", "copysign", "cos", "erf", "erfc", "exp", "exp2", "expm1", "fast_dividef", "fast_expf"),
     *("fast_exp10f", "fast_log2f", "fast_logf", "fast_powf", "ffs", "floor"),
@@ -96,7 +126,12 @@ DEVICE = frozenset(
         *(f"triton.language.{name}" for name in _TL_TYPES | _TL_MATH | _TL_MORE_MATH | _TL_TENSORS | _TL_MEMORY),
         *(f"triton.language.math.{name}" for name in _TL_MATH),
         *(f"triton.language.extra.{place}libdevice.{name}" for place in ("", "cuda.") for name in _LIBDEVICE),
-        INLINE_ASSEMBLY,
+        *(f"triton.language.extra.cuda.{name}" for name in ("gdc_launch_dependents", "gdc_wait")),
+        *INLINE_ASSEMBLY,
+        *(f"{GL}.{name}" for name in _GL_LAYOUTS | _GL_TYPES | _GL_WORK | _GL_MEMORY),
+        *(f"{HOPPER}.{name}" for name in _HOPPER),
+        f"{AMPERE}.mma_v2",
+        *(f"{place}.async_copy.{name}" for place in (AMPERE, HOPPER) for name in _ASYNC_COPY),
     }
 )
 """The language of a kernel, without printing, clocks, random numbers, pointers made of integers and foreign code."""
@@ -134,11 +169,13 @@ MEMBERS = frozenset(
         *_TL_MORE_MATH,
         *_TL_TENSORS,
         *("advance", "gather", "scatter", "atomic_add", "atomic_max", "atomic_min"),
+        *("index", "layout", "rank", "slice"),
     }
 )
 """Attributes of a value inside a kernel."""
 
-DECORATORS = frozenset({"triton.jit", "triton.constexpr_function"})
+KERNEL_DECORATORS = frozenset({"triton.jit", f"{GLUON}.jit"})
+DECORATORS = KERNEL_DECORATORS | {"triton.constexpr_function"}
 JIT_KEYWORDS = frozenset({"noinline", "do_not_specialize", "do_not_specialize_on_alignment"})
 LAUNCH_OPTIONS = frozenset(
     {
@@ -163,7 +200,7 @@ PTX = frozenset(
         *("abs", "add", "and", "bfe", "bfi", "bfind", "brev", "clz", "cnot", "copysign", "cos", "cvt", "div", "ex2"),
         *("fma", "fns", "lg2", "lop3", "mad", "mad24", "max", "min", "mov", "mul", "mul24", "neg", "not", "or"),
         *("popc", "prmt", "rcp", "rem", "rsqrt", "sad", "selp", "set", "setp", "shf", "shl", "shr", "sin", "slct"),
-        *("sqrt", "sub", "tanh", "testp", "xor", "dp4a", "dp2a"),
+        *("sqrt", "sub", "tanh", "testp", "xor", "dp4a", "dp2a", "nanosleep"),
     }
 )
 """Instructions of inline assembly: arithmetic on registers, nothing that reads memory, clocks or positions."""
@@ -182,6 +219,9 @@ WHY = MappingProxyType(
         "triton.language.device_print": "a kernel has nobody to talk to",
         "triton.language.static_print": "a kernel has nobody to talk to",
         "triton.language.pointer_type": "an address made of an integer reaches memory that is no argument",
+        f"{GL}.device_print": "a kernel has nobody to talk to",
+        f"{GL}.static_print": "a kernel has nobody to talk to",
+        f"{GL}.pointer_type": "an address made of an integer reaches memory that is no argument",
         "triton.language.extra.cuda.globaltimer": "a kernel that knows the time can act on it",
     }
 )

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from kernelbraid.kernels.audit.cuda.policy import Finding, forbidden
 from kernelbraid.kernels.audit.outcome import Correctness
+from kernelbraid.kernels.operators.operator import load_operator
 
 V = Correctness
 HONEST = {path.stem: path.read_text() for path in sorted((Path(__file__).parent / "honest").glob("*.py"))}
@@ -58,9 +59,27 @@ def test_an_honest_kernel_passes(name: str) -> None:
     assert found(HONEST[name]) is None
 
 
-@pytest.mark.parametrize("path", ROOTS, ids=lambda path: path.relative_to(OPERATORS).parts[0])
-def test_every_root_passes(path: Path) -> None:
-    assert forbidden({file.name: file.read_text() for file in path.parent.glob("*.py")}) is None
+@pytest.mark.parametrize("path", ROOTS, ids=lambda path: "-".join(path.relative_to(OPERATORS).parts[0:3:2]))
+def test_every_packaged_kernel_passes(path: Path) -> None:
+    operator = load_operator(path.relative_to(OPERATORS).parts[0], "triton")
+    sources = {file.name: file.read_text() for file in path.parent.glob("*.py")}
+    assert forbidden(sources, operator.libraries, [entry.symbol for entry in operator.entries]) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("gl.device_print('x', values)", "nobody to talk to"),
+        ("t = gl.inline_asm_elementwise('mov.u64 $0, %globaltimer;', '=l', [], gl.int64, False, 1)", "not arithmetic"),
+        ("t = gl.pointer_type(gl.float32)", "may not be used"),
+        ("bar._handle = 1", "outlive the call"),
+    ],
+)
+def test_gluon_may_say_no_more_than_triton(line: str, why: str) -> None:
+    kept = "    mbarrier.wait(bar, 0)\n"
+    finding = found(HONEST["gluon_copy"].replace(kept, f"{kept}    {line}\n"))
+    assert finding is not None
+    assert why in finding.what
 
 
 def test_the_template_itself_passes() -> None:
