@@ -63,8 +63,6 @@ class Chosen:
         bounds = [way.upto_rows for way in self.ways]
         if bounds != sorted(set(bounds)) or bounds[-1:] != [MOST_ROWS]:
             raise TableError(f"{self.width} -> {self.outs}: ways must rise up to {MOST_ROWS} rows, not {bounds}")
-        if self.chunk_steps and any(way.algorithm for way in self.ways):
-            raise TableError(f"{self.width} -> {self.outs}: cuBLASLt sums in one chain, not in chunks")
 
     def way(self, rows: int) -> Way:
         """The way for 1 to `MOST_ROWS` rows."""

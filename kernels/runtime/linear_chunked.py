@@ -1,8 +1,11 @@
 """Launching linear.cu: compiled by NVRTC once for each tile and device, launched on torch's current stream."""
 
 import ctypes
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from multiprocessing import get_context
 
 import torch
 
@@ -131,8 +134,23 @@ def _kernel(tile: Tile, device: int) -> _Kernel:
     return _Kernel(tile, device)
 
 
-@cache
+def compile_ahead(tiles: Iterable[Tile]) -> None:
+    """Compile tiles side by side in processes of their own; before this process uses CUDA, which no fork survives."""
+    todo = [tile for tile in dict.fromkeys(tiles) if tile not in _cubins]
+    with ProcessPoolExecutor(mp_context=get_context("fork")) as pool:
+        _cubins.update(zip(todo, pool.map(_compiled, todo), strict=True))
+
+
+_cubins: dict[Tile, bytes] = {}
+
+
 def _cubin(tile: Tile) -> bytes:
+    if tile not in _cubins:
+        _cubins[tile] = _compiled(tile)
+    return _cubins[tile]
+
+
+def _compiled(tile: Tile) -> bytes:
     return find_nvrtc().cubin(source(tile), ARCHITECTURE)
 
 

@@ -1,7 +1,8 @@
 """cuBLASLt called with an algorithm that is named, not chosen anew at every call; no process-wide setting is touched.
 
-An algorithm is 64 bytes that one version of the library can read. With `unsplit` the library offers only algorithms
-that walk k in one chain; whether two of them give the same bits is for the caller to check.
+An algorithm is 64 bytes that one version of the library can read. Offered are algorithms that walk k in one chain, or
+that split it in so many parts and add their float32 sums in order: seen to cut where chunks of ceil(steps / parts)
+would. Whether two of them give the same bits is for the caller to check.
 """
 
 import ctypes
@@ -20,7 +21,8 @@ WORKSPACE_BYTES = 32 << 20
 _BFLOAT16, _FLOAT32, _SUMS_FLOAT32, _TRANSPOSED = 14, 0, 68, 1
 _TRANSPOSE_FIRST, _EPILOGUE, _BIAS = 3, 7, 8
 _ADD_BIAS = 4
-_MOST_WORKSPACE, _REDUCTIONS = 1, 3
+_MOST_WORKSPACE, _REDUCTIONS, _SPLITS = 1, 3, 2
+_NO_REDUCTION, _FLOAT32_REDUCTION = 0, 2
 
 
 class LibraryFailed(RuntimeError):
@@ -58,10 +60,10 @@ def version() -> int:
     return int(library.cublasLtGetVersion())
 
 
-def offers(rows: int, outs: int, width: int, count: int) -> tuple[Algorithm, ...]:
-    """Up to `count` unsplit algorithms for x [rows, width] and weight [outs, width], the library's favourite first."""
+def offers(rows: int, outs: int, width: int, count: int, parts: int = 1) -> tuple[Algorithm, ...]:
+    """Of `count` algorithms for x [rows, width] and weight [outs, width] those with so many parts, favourites first."""
     product, found, got = _product(rows, outs, width), (_Offer * count)(), ctypes.c_int()
-    with _preference() as preference:
+    with _preference(_NO_REDUCTION if parts == 1 else _FLOAT32_REDUCTION) as preference:
         status = _library().cublasLtMatmulAlgoGetHeuristic(
             *(
                 _handle(torch.cuda.current_device()),
@@ -73,10 +75,18 @@ def offers(rows: int, outs: int, width: int, count: int) -> tuple[Algorithm, ...
             ),
             *(preference, count, found, ctypes.byref(got)),
         )
-    if status:
-        return ()
-    taken = (offer for offer in found[: got.value] if offer.status == 0)
-    return tuple(Algorithm(bytes(offer.algorithm).hex(), offer.workspace_bytes) for offer in taken)
+    taken = () if status else (offer for offer in found[: got.value] if offer.status == 0)
+    split = (offer for offer in taken if _parts(offer.algorithm) == parts)
+    return tuple(Algorithm(bytes(offer.algorithm).hex(), offer.workspace_bytes) for offer in split)
+
+
+def _parts(algorithm: _Algorithm) -> int:
+    """In how many parts an algorithm splits k; 1 for those that know no splitting."""
+    value, written = ctypes.c_uint32(), ctypes.c_size_t()
+    _library().cublasLtMatmulAlgoConfigGetAttribute(
+        *(ctypes.byref(algorithm), _SPLITS, ctypes.byref(value), ctypes.c_size_t(4), ctypes.byref(written))
+    )
+    return max(1, int(value.value))
 
 
 def workspace_bytes(code: str, rows: int, outs: int, width: int) -> int | None:
@@ -165,12 +175,12 @@ def _matrix(rows: int, columns: int) -> ctypes.c_void_p:
 
 
 @contextmanager
-def _preference() -> Iterator[ctypes.c_void_p]:
+def _preference(reductions: int) -> Iterator[ctypes.c_void_p]:
     made = ctypes.c_void_p()
     _call("cublasLtMatmulPreferenceCreate", ctypes.byref(made))
     try:
         _set("cublasLtMatmulPreferenceSetAttribute", made, _MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE_BYTES))
-        _set("cublasLtMatmulPreferenceSetAttribute", made, _REDUCTIONS, ctypes.c_uint32(0))
+        _set("cublasLtMatmulPreferenceSetAttribute", made, _REDUCTIONS, ctypes.c_uint32(reductions))
         yield made
     finally:
         _library().cublasLtMatmulPreferenceDestroy(made)

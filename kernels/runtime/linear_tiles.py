@@ -46,7 +46,6 @@ class Tile:
             f"split is 1 to {MOST_CLUSTER}": not 1 <= self.split <= MOST_CLUSTER,
             "blocks either split or share": self.split > 1 and (self.shared > 1 or self.sums),
             "each sharing block fetches whole groups of 8 rows": self.columns % (8 * self.shared) != 0,
-            "sums of 256 columns fit no registers": self.sums and self.columns > 192,
         }
         for rule, broken in wrong.items():
             if broken:

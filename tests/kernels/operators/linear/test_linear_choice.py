@@ -99,7 +99,6 @@ def test_a_rule_has_a_way_that_can_be_launched_for_any_shape(
         written(TABLE).replace('"stages": 10, ', ""),
         written(TABLE).replace(f'"rows": {MOST_ROWS}', '"rows": 4'),
         written(TABLE).replace('"algorithm"', '"something"'),
-        written(TABLE).replace('"width": 1536, "chunk_steps": 0', '"width": 1536, "chunk_steps": 2'),
     ],
 )
 def test_a_broken_table_is_refused(broken: str) -> None:

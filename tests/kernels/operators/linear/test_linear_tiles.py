@@ -45,7 +45,6 @@ def shipped_tiles() -> list[Tile]:
         (SPLIT, {"split": 17}, "split"),
         (SPLIT, {"shared": 2}, "either split or share"),
         (SPLIT, {"sums": True}, "either split or share"),
-        (SUMS, {"columns": 256}, "registers"),
         (SUMS, {"columns": 24}, "groups of 8 rows"),
     ],
 )

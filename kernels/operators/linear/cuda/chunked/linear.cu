@@ -100,6 +100,11 @@ __device__ float4 read_in(u32 at, u32 block) {
   return v;
 }
 
+__device__ float4 added(float4 one, float4 other) {
+  return make_float4(__fadd_rn(one.x, other.x), __fadd_rn(one.y, other.y), __fadd_rn(one.z, other.z),
+                     __fadd_rn(one.w, other.w));
+}
+
 // --- tiles in and products out ---
 
 __device__ void fetch(u32 to, const TensorMap *map, int k, int row, u32 barrier) {
@@ -272,25 +277,33 @@ __device__ __forceinline__ void write_tile(const Problem &p, const Place &place,
   }
 }
 
+__device__ void write_four(const Problem &p, u64 token, int out, float4 total) {
+  if (out < p.outs)
+    *(uint2 *)(p.y + token * p.outs + out) =
+        make_uint2(rounded(with_bias(p, out, total.x), with_bias(p, out + 1, total.y)),
+                   rounded(with_bias(p, out + 2, total.z), with_bias(p, out + 3, total.w)));
+}
+
 // The sums of a split, wherever in the cluster they lie, added in order; every block takes its share of the tile.
+// A block that holds one chunk is the rule: then all are read before the first is added.
 __device__ void write_added(const Problem &p, const Place &place, u32 sums, u32 rank) {
   int chunks = (p.steps + p.chunk - 1) / p.chunk, each = (chunks + SPLIT - 1) / SPLIT;
   for (int i = rank * THREADS + threadIdx.x; i < place.tokens * (OUTS / 4); i += SPLIT * THREADS) {
     int token = i / (OUTS / 4), out = i % (OUTS / 4) * 4;
     u32 at = sums + (token * SUM_LINE + out) * 4;
     float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    for (int chunk = 0; chunk < chunks; chunk++) {
-      float4 v = read_in(at + chunk % each * (TOKENS * SUM_LINE * 4), chunk / each);
-      total.x = __fadd_rn(total.x, v.x);
-      total.y = __fadd_rn(total.y, v.y);
-      total.z = __fadd_rn(total.z, v.z);
-      total.w = __fadd_rn(total.w, v.w);
+    if (each == 1) {
+      float4 v[SPLIT];
+#pragma unroll
+      for (int chunk = 0; chunk < SPLIT; chunk++) v[chunk] = read_in(at, chunk < chunks ? chunk : 0);
+#pragma unroll
+      for (int chunk = 0; chunk < SPLIT; chunk++)
+        if (chunk < chunks) total = added(total, v[chunk]);
+    } else {
+      for (int chunk = 0; chunk < chunks; chunk++)
+        total = added(total, read_in(at + chunk % each * (TOKENS * SUM_LINE * 4), chunk / each));
     }
-    int to = place.out + out;
-    if (to < p.outs)
-      *(uint2 *)(p.y + (u64)(place.token + token) * p.outs + to) =
-          make_uint2(rounded(with_bias(p, to, total.x), with_bias(p, to + 1, total.y)),
-                     rounded(with_bias(p, to + 2, total.z), with_bias(p, to + 3, total.w)));
+    write_four(p, place.token + token, place.out + out, total);
   }
 }
 
@@ -346,10 +359,10 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
   asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
   Work work = work_of(p, rank);
   if (threadIdx.x >= CONSUMERS) {
-    if (LARGE) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (LARGE) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x == CONSUMERS) produce(&first, &second, p, work, rank, stages, full, empty);
   } else {
-    if (LARGE) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    if (LARGE) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     if constexpr (SPLIT > 1) consume_split(p, work, memory, stages, full, empty);
     else consume(p, work, rank, memory, stages, full, empty);
   }
