@@ -76,9 +76,15 @@ def reset_ran() -> None:
 
 @cache
 def implementation(operator: str) -> Implementation:
-    """The best implementation packaged for the GPU, else the root. Raises OperatorError when there is neither."""
-    folder, kind = _folder(operator)
-    return Implementation(operator, kind, digest(read_sources(folder)), _module(operator, folder / "kernel.py"))
+    """The best implementation packaged for the GPU here, else the root. Raises OperatorError when there is neither.
+
+    A kernel.py that names ARCHITECTURES, such as ("sm_90",), is taken on these alone.
+    """
+    for folder, kind in _folders(operator):
+        module = _module(operator, folder / "kernel.py")
+        if _architecture() in vars(module).get("ARCHITECTURES", (_architecture(),)):
+            return Implementation(operator, kind, digest(read_sources(folder)), module)
+    raise OperatorError(f"operator {operator} has no implementation for {TARGET} and {_architecture()} in {HERE}")
 
 
 @cache
@@ -92,13 +98,23 @@ def digest(sources: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(dict(sources), sort_keys=True).encode()).hexdigest()
 
 
-def _folder(operator: str) -> tuple[Path, Kind]:
+def _folders(operator: str) -> Iterator[tuple[Path, Kind]]:
     kinds: tuple[Kind, ...] = ("best", "root")
     for kind in kinds:
         folder = HERE / operator / TARGET / kind
         if (folder / "kernel.py").is_file():
-            return folder, kind
-    raise OperatorError(f"operator {operator} has no implementation for {TARGET} in {HERE / operator / TARGET}")
+            yield folder, kind
+
+
+def _architecture() -> str:
+    """Of the current device, as Triton and nvcc name it; "none" without one."""
+    if importlib.util.find_spec("torch") is None:
+        return "none"
+    import torch
+
+    if not torch.cuda.is_available():
+        return "none"
+    return "sm_{}{}".format(*torch.cuda.get_device_capability())
 
 
 def _module(operator: str, path: Path) -> ModuleType:

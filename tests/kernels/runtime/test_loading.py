@@ -51,6 +51,17 @@ def test_the_best_is_preferred_and_says_its_sources(folder: Path) -> None:
     assert ran() == (Ran("scale", "scale", "triton", "best", digest({"kernel.py": BEST}), 2),)
 
 
+def test_a_best_for_another_architecture_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    monkeypatch.setattr(loading, "_architecture", lambda: "sm_80")
+    (folder / "best").mkdir()
+    (folder / "best" / "kernel.py").write_text('ARCHITECTURES = ("sm_90",)\n' + BEST)
+
+    # when / then
+    assert called(3) == 3
+    assert [each.kind for each in ran()] == ["root"]
+
+
 def test_a_missing_operator_or_entry_is_an_error_and_nothing_else_runs(folder: Path) -> None:
     with pytest.raises(OperatorError, match="no implementation for triton"):
         loading.implementation("shift")
