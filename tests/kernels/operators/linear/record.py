@@ -34,8 +34,8 @@ def times_of(outs: int, width: int) -> list[dict[str, Any]]:
     cells = []
     for rows in ROWS:
         few, out, call_us = x[:rows], y[:rows], least_us(rows, outs, width)
-        stock = Replay(lambda weight, few=few, out=out: torch.mm(few, weight.t(), out=out), weights, call_us)  # type: ignore[misc]
-        ours = Replay(lambda weight, few=few, out=out: linear(few, weight, out), weights, call_us)  # type: ignore[misc]
+        stock = Replay(lambda weight, few=few, out=out: torch.mm(few, weight.t(), out=out), weights, call_us)
+        ours = Replay(lambda weight, few=few, out=out: linear(few, weight, out), weights, call_us)
         stock_us, linear_us = medians_us((stock, ours), ROUNDS if call_us < 2000 else 3)
         name = kernel_name(outs, width, rows)
         cells.append({"outs": outs, "width": width, "rows": rows, "stock_us": stock_us, "linear_us": linear_us})
