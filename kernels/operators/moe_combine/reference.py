@@ -10,6 +10,7 @@ from kernelbraid.kernels.operators.cases import (
     Arrays,
     Call,
     from_bfloat16,
+    normal_bfloat16,
     row_batches,
     row_samples,
     to_bfloat16,
@@ -27,13 +28,21 @@ def make_inputs(entry: Entry, dims: Mapping[str, int], rng: np.random.Generator,
     if style not in STYLES:
         raise ValueError(f"unknown style {style}")
     shape = tuple(dims[name] for name in ("tokens", "k", "hidden"))
-    outputs = rng.standard_normal(shape, np.float32) * np.float32(SCALES.get(style, 1.0))
     weights = rng.random(shape[:2], np.float32) + np.float32(0.01)
     if style == "equal_rows":
-        outputs[:], weights[:] = outputs[:1], weights[:1]
+        weights[:] = weights[:1]
+    return {"outputs": _outputs(shape, rng, style), "weights": weights / weights.sum(axis=1, keepdims=True)}
+
+
+def _outputs(shape: tuple[int, ...], rng: np.random.Generator, style: str) -> NDArray[np.uint16]:
+    if style == "normal":
+        return normal_bfloat16(rng, shape)
+    outputs = rng.standard_normal(shape, np.float32) * np.float32(SCALES.get(style, 1.0))
+    if style == "equal_rows":
+        outputs[:] = outputs[:1]
     if style == "cancellation":
         outputs[:, ::2] *= np.float32(300)
-    return {"outputs": to_bfloat16(outputs), "weights": weights / weights.sum(axis=1, keepdims=True)}
+    return to_bfloat16(outputs)
 
 
 def reference(entry: Entry, dims: Mapping[str, int], inputs: Arrays) -> Mapping[str, NDArray[np.float64]]:
