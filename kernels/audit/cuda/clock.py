@@ -326,7 +326,7 @@ class DeviceSession:
         for _ in range(2):
             times_ns = self._call_times_ns(arm, runner, calls)
             pairs = list(zip(self.vault.most_calls, times_ns, strict=True))
-            calls = [_power_of_two(min(most, MESSAGE_NS / taken)) for most, taken in pairs]
+            calls = [_round_number(min(most, MESSAGE_NS / taken)) for most, taken in pairs]
         return Pace(tuple(calls), tuple(round(count * taken) for count, taken in zip(calls, times_ns, strict=True)))
 
     def _call_times_ns(self, arm: str, runner: DeviceRunner, calls: Sequence[int]) -> list[float]:
@@ -535,9 +535,14 @@ class DeviceSession:
                 raise CandidateFailed(Correctness.INACCURATE, f"workload {copy.workload.name}: {name}: {problem}")
 
 
-def _power_of_two(most: float) -> int:
-    """The largest that is no larger, and at least 1."""
-    return 1 << max(0, int(most).bit_length() - 1)
+def _round_number(most: float) -> int:
+    """The largest power of two, or one and a half times such, that is no larger, and at least 1.
+
+    Counts that seldom change with the incumbent: the inputs behind a message are made anew for another one.
+    """
+    whole = max(1, int(most))
+    power = 1 << (whole.bit_length() - 1)
+    return power * 3 // 2 if power * 3 // 2 <= whole else power
 
 
 def _nothing() -> None:
