@@ -112,6 +112,8 @@ class Recount:
         self.requests: set[str] = set()
         self.tokens = 0
         self.regions: dict[str, dict[str, Region]] = {}
+        self.handed_in = False
+        """Whether the append being judged brings a whole offspring from outside."""
 
     @classmethod
     def replay(cls, batches: list[Batch]) -> "Recount":
@@ -125,6 +127,8 @@ class Recount:
         expected = self.follow_ups(batch[0])
         if expected is not None:
             assert tuple(type(event) for event in batch[1:]) == expected
+        types = tuple(type(event) for event in batch)
+        self.handed_in = types == (OpportunityRaised, ActionProposed, ImplementationSubmitted)
         for event in batch:
             self.clock += 1
             self.judge_and_take(event)
@@ -160,6 +164,11 @@ class Recount:
     @property
     def running(self) -> bool:
         return not (self.stopped or self.paused or self.opening)
+
+    @property
+    def takes_work(self) -> bool:
+        """Work from outside may wait in a paused campaign; the search's own may not."""
+        return self.running or (self.handed_in and self.paused and not self.stopped)
 
     def judge_and_take(self, event: Event) -> None:
         if self.stopped:
@@ -246,7 +255,7 @@ class Recount:
         assert not set(names) & self.failed
 
     def take_OpportunityRaised(self, event: OpportunityRaised) -> None:
-        assert self.running
+        assert self.takes_work
         assert event.opportunity == f"o{len(self.opportunities) + 1:04d}"
         self.parents(event.parents)
         self.opportunities[event.opportunity] = event
@@ -259,12 +268,12 @@ class Recount:
         self.withdrawn.add(event.opportunity)
 
     def take_ActionProposed(self, event: ActionProposed) -> None:
-        assert self.running
+        assert self.takes_work
         assert event.action == f"a{len(self.actions) + 1:04d}"
         assert event.scope == self.opportunities[event.opportunity].scope
-        assert len(self.open) < self.policy.parallel
+        assert self.handed_in or len(self.open) < self.policy.parallel
         assert self.kappa < self.policy.kappa
-        assert self.failing_edits < self.policy.edits_failing
+        assert self.handed_in or self.failing_edits < self.policy.edits_failing
         assert not self.budget_spent()
         self.parents(event.parents)
         self.pending.remove(event.opportunity)
@@ -664,6 +673,21 @@ class Commands(RuleBasedStateMachine):
         action = mostly(dice, [*self.state.open_actions], [*self.state.actions, *BOGUS])
         name = f"i{len(self.state.implementations) + shift:04d}"
         self.send(decider.submit_implementation, submitted(action, name, text, (mechanism,)))
+
+    @rule(dice=DICE, scope=st.sampled_from(["joint", "joint", "full"]), shift=st.sampled_from([0, 0, 0, 0, 1]))
+    def hand_in(self, dice: Random, scope: Any, shift: int) -> None:
+        """A whole offspring from outside, at any time."""
+        parents = some(dice, 1, [*self.state.frontier], self.known())
+        opportunity, action = self.state.next_opportunity, f"a{len(self.state.actions) + 1 + shift:04d}"
+        ancestor = ROOT if len(parents) > 1 else None
+        known = [parent for parent in parents if parent in self.recount.regions]
+        text = self.scoped_text(dice, known[0]) if scope == "full" and known else None
+        self.send(
+            decider.propose_offspring,
+            raised(opportunity, *parents, mechanism=f"outside_{action}", scope=scope),
+            proposed(action, opportunity, *parents, ancestor=ancestor, scope=scope),
+            submitted(action, self.state.next_implementation, text, (f"outside_{action}",)),
+        )
 
     @rule(dice=DICE, drop=st.sampled_from([False, False, False, False, True]))
     def give_up(self, dice: Random, drop: bool) -> None:
