@@ -108,7 +108,7 @@ class Shape:
             if not torch.equal(y.view(torch.int16), self.expected[:rows].view(torch.int16)):
                 return None
             return Trial(way, product, medians_us([Replay(product, self.weights, call_us, 120.0)], 3)[0])
-        except (TileError, linear_library.LibraryFailed):
+        except (TileError, linear_library.LibraryFailed, linear_chunked.LaunchFailed):
             return None
 
     def ranked(self, bound: int) -> tuple[list[Trial], float, int]:
