@@ -56,10 +56,10 @@ SHORT_PROMPTS, SEVERAL = (65, 1, 0, 127), 37
 """The same sequences from other prompts, several tokens at a time: a verified draft, or a cached prefix."""
 
 
-def build(name: str, vocabulary: int) -> Any:
+def build(name: str, vocabulary: int, **changed: Any) -> Any:
     """The model with random weights, on the GPU."""
     torch.manual_seed(0)
-    sizes = {"vocab_size": vocabulary, "max_position_embeddings": 4096} | dict(WIDTHS[name])
+    sizes = {"vocab_size": vocabulary, "max_position_embeddings": 4096} | dict(WIDTHS[name]) | changed
     config = transformers.AutoConfig.for_model(**sizes)
     with torch.device("cuda"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
@@ -89,7 +89,7 @@ def agreement(name: str, arguments: argparse.Namespace) -> Mapping[str, object]:
         print("first to differ:", first_differing_module(model, ids[:, :301], 301, 96), flush=True)
     more: dict[str, object] = {f"rows differing at {SEVERAL} a time": several.differing_rows, "sampled": sampled}
     if arguments.compile:
-        more["compiled"] = compiled_differences(model, ids)
+        more["compiled"] = compiled_differences(name, arguments, ids)
     if arguments.gradients:
         more["least alike gradient"] = least_alike_gradient(name, arguments)
     return {"model": name, **asdict(found), **more, "seconds": round(seconds, 2), "operators": operators}
@@ -130,8 +130,9 @@ def least_alike_gradient(name: str, arguments: argparse.Namespace) -> str:
     return f"{worst} {alike[worst]:.5f}"
 
 
-def compiled_differences(model: Any, ids: torch.Tensor) -> str:
-    """How many logits of a compiled forward differ in a bit from those of an eager one."""
+def compiled_differences(name: str, arguments: argparse.Namespace, ids: torch.Tensor) -> str:
+    """How many logits of a compiled forward differ in a bit from those of an eager one, by one layer."""
+    model = unify(build(name, arguments.vocabulary, num_hidden_layers=1), arguments.kernels, arguments.attention)
     with torch.no_grad():
         eager = model(input_ids=ids, use_cache=False).logits
         torch._dynamo.reset()
