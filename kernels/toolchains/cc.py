@@ -36,6 +36,11 @@ FLAGS = (
     "-Wl,-z,now",
 )
 STACK_USAGE = "-fstack-usage"
+SCALAR_REMAINDERS = "--param=vect-epilogues-nomask=0"
+"""What is left of a vectorised loop stays scalar: gcc would vectorise it again with narrower vectors, for a tenth to a
+quarter of its time, and sizes that are timed are multiples of any vector."""
+PARALLEL = ("-flto=2", "-flto-partition=max")
+"""gcc compiles every function in a process of its own, two at a time. The rounding flags are kept by function."""
 WHOLE_VECTORS = "-mprefer-vector-width=512"
 """clang splits the 512-bit vectors of a source in halves on most processors, gcc takes them as they are written."""
 LIBRARIES = ("-lm",)
@@ -82,6 +87,8 @@ class CCompiler:
     """zig keeps its C runtime here."""
     simd_bits: int = _NARROWEST_SIMD_BITS
     """Widest vector register that it builds for under its flags, which need not be the processor's widest."""
+    large_flags: tuple[str, ...] = ()
+    """More flags for large sources, which build sooner with them."""
 
     def command(self, sources: tuple[str, ...], flags: tuple[str, ...]) -> Command:
         """Compile every .c file of the sources, in the order of their names, into one shared object."""
@@ -176,9 +183,10 @@ def _probe(plain: CCompiler) -> CCompiler:
     said = _told(plain, ("--version",))
     version = said.strip().splitlines()[0] if said.strip() else plain.version
     macros = _macros(plain)
-    flags = (*plain.flags, *_accepted(plain, (STACK_USAGE, WHOLE_VECTORS) if _splits(macros) else (STACK_USAGE,)))
-    digest = _digest(plain.name, version, plain.prefix, flags)
-    return replace(plain, version=version, flags=flags, digest=digest, simd_bits=_simd_bits(macros))
+    flags = (*plain.flags, *_accepted(plain, (STACK_USAGE, WHOLE_VECTORS if _splits(macros) else SCALAR_REMAINDERS)))
+    large = PARALLEL if "__clang__" not in macros and _accepted(plain, PARALLEL) == PARALLEL else ()
+    digest = _digest(plain.name, version, plain.prefix, (*flags, *large))
+    return replace(plain, version=version, flags=flags, digest=digest, simd_bits=_simd_bits(macros), large_flags=large)
 
 
 def _accepted(compiler: CCompiler, wanted: tuple[str, ...]) -> tuple[str, ...]:
