@@ -1,5 +1,6 @@
 """Comparing outputs: bit for bit, and against float64. Pure; every answer is None or evidence a person can follow."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -69,21 +70,23 @@ def inaccuracy(found: Bits, reference: NDArray[np.float64], tolerance: Tolerance
     values = values.reshape(rows.shape)
     if not rows.size:
         return None
-    if not np.isfinite(values).all():
+    error = np.abs(np.subtract(values, rows))
+    squares = float(np.vdot(error, error))
+    if not math.isfinite(squares):
         index = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
         return f"element {list(index)} is {values[index]}, the float64 reference {rows[index]:.9g}"
-    error = np.abs(values - rows)
-    ratios = _ratio(error, np.abs(rows).max(axis=-1, keepdims=True))
-    worst = tuple(int(i) for i in np.unravel_index(int(np.argmax(ratios)), ratios.shape))
-    rms = float(_ratio(np.sqrt(np.mean(error**2)), np.sqrt(np.mean(rows**2))))
-    if ratios[worst] <= tolerance.max_ratio and rms <= tolerance.rms_ratio:
+    ratios = _ratio(error.max(axis=-1), np.maximum(rows.max(axis=-1), -rows.min(axis=-1)))
+    rms = float(_ratio(np.sqrt(squares / rows.size), np.sqrt(np.vdot(rows, rows) / rows.size)))
+    row = tuple(int(i) for i in np.unravel_index(int(np.argmax(ratios)), ratios.shape))
+    if ratios[row] <= tolerance.max_ratio and rms <= tolerance.rms_ratio:
         return None
+    worst = (*row, int(np.argmax(error[row])))
     worst_text = f"element {list(worst)} is {values[worst]:.9g}, the float64 reference {rows[worst]:.9g}"
     allowed = f"allowed {tolerance.max_ratio:.3g} and {tolerance.rms_ratio:.3g}"
-    return f"{worst_text}: error {ratios[worst]:.3g} of its row's largest, root mean square {rms:.3g} ({allowed})"
+    return f"{worst_text}: error {ratios[row]:.3g} of its row's largest, root mean square {rms:.3g} ({allowed})"
 
 
-def _ratio(error: NDArray[np.float64], scale: NDArray[np.float64]) -> NDArray[np.float64]:
+def _ratio(error: NDArray[np.float64] | float, scale: NDArray[np.float64] | float) -> NDArray[np.float64]:
     """error / scale; zero over zero is 0, anything else over zero infinite."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.where(error == 0, 0.0, error / scale))
