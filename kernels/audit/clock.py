@@ -8,6 +8,7 @@ runner; all such copies are made again in a process that was never timed and mus
 import ctypes
 import math
 import secrets
+from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,15 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelbraid.kernels.audit.artifact import Artifact
-from kernelbraid.kernels.audit.comparison import Bits, first_difference, inaccuracy, widened
+from kernelbraid.kernels.audit.comparison import Bits, first_difference, inaccuracy
 from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.layout import Layout, plan_layout
 from kernelbraid.kernels.audit.memory import Inputs, Outputs
-from kernelbraid.kernels.audit.native import Elapsed, Span
+from kernelbraid.kernels.audit.native import Elapsed, Errand, Span
 from kernelbraid.kernels.audit.outcome import CANDIDATE, Blocks, Correctness, Infrastructure
 from kernelbraid.kernels.audit.plan import Plan
 from kernelbraid.kernels.audit.runner import Launcher, Runner
-from kernelbraid.kernels.operators.cases import Arrays, Call, Reference
+from kernelbraid.kernels.audit.timed_inputs import TimedInputs, WorkloadInputs
+from kernelbraid.kernels.operators.cases import Call, Reference
 from kernelbraid.kernels.operators.operator import Operator, Workload
 
 FLOOR = "empty"
@@ -37,12 +39,15 @@ several calls would be disturbed more often: a neighbour on the same core comes 
 MOST_CALLS = 16
 PACING_CALLS = 4
 COLD_NS = 2_000_000
-MOST_TRIES = 2
+VISIT_NS = 400_000
+MOST_MESSAGES = 3
+"""A sample is the shortest of a visit: so many messages to one process in a row, or about so long."""
+DISTURBED_RATIO = 1.03
+MOST_TRIES = 3
+"""A virtual machine's core is at times slower by a fifth, for some milliseconds or for seconds. A block in which one of
+the arms took so much longer than its good samples of the session is timed again, all arms of it."""
 WAITED_NS = 25_000
 """A runner that was off its core for longer than a message's own wait was disturbed by another process."""
-COPIES_PER_GROUP = 4
-_SPLICE = 1 / 8
-"""Largest part of a tensor that changes before each message."""
 
 
 @contextmanager
@@ -67,49 +72,11 @@ class Copy:
 
 
 @dataclass
-class WorkloadInputs:
-    """One workload's input sets, one per call of a message, and a donor from which parts are spliced in."""
-
-    workload: Workload
-    layout: Layout
-    donor: Arrays
-    spliced: Sequence[str]
-    finite: Mapping[tuple[int, str], NDArray[np.bool_] | None]
-    """By call and tensor: where set and donor are both finite, None for everywhere; an operator may plant NaN
-    where a kernel must not read, at places that depend on its integer inputs."""
-
-    def splice(self, inputs: Inputs, rng: np.random.Generator) -> None:
-        """Change a stretch of every floating input of every call to the donor's values at the same place, and an
-        element of every row, so that no row is again what it was.
-
-        Donor and sets come from the same operator functions, so any mixture of theirs is an input like them.
-        """
-        draws = rng.random((len(self.layout.calls), len(self.spliced), 3))
-        for call, (places, call_draws) in enumerate(zip(self.layout.calls, draws.tolist(), strict=True)):
-            tensors = {place.tensor.name: place for place in places.inputs}
-            for name, (where, how_much, column) in zip(self.spliced, call_draws, strict=True):
-                flat, donor = inputs.view(tensors[name]).reshape(-1), self.donor[name].reshape(-1)
-                length = 1 + int(how_much * _SPLICE * len(flat))
-                start = int(where * (len(flat) - length + 1))
-                mask, width = self.finite[call, name], tensors[name].shape[-1]
-                _swap(flat, donor, slice(start, start + length), mask)
-                _swap(flat, donor, slice(int(column * width), None, width), mask)
-
-
-def _swap(one: Bits, other: Bits, where: slice, mask: NDArray[np.bool_] | None) -> None:
-    swapped, selected = one[where].copy(), True if mask is None else mask[where]
-    np.copyto(one[where], other[where], where=selected)
-    np.copyto(other[where], swapped, where=selected)
-
-
-def _finite_in_both(one: Bits, other: Bits) -> NDArray[np.bool_] | None:
-    mask = (np.isfinite(widened(one)) & np.isfinite(widened(other))).reshape(-1)
-    return None if mask.all() else mask
-
-
-@dataclass
 class Session:
-    """One timing session of several artifacts. `cpu` is where every runner is pinned."""
+    """One timing session of several artifacts. `cpu` is where every runner is pinned.
+
+    `paces` remembers what each first arm's artifact takes, by its digest, beyond this session.
+    """
 
     operator: Operator
     reference: Reference
@@ -117,12 +84,22 @@ class Session:
     artifacts: Mapping[str, Artifact]
     floor: Artifact
     cpu: int
-    inputs: Inputs
+    timed: TimedInputs
+    paces: "dict[str, Pace]" = field(default_factory=dict)
     copies: list[Copy] = field(default_factory=list)
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(secrets.randbits(128)))
     pace: "Pace | None" = None
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _floor: "Prepared | None" = None
     _waits_ns: list[int] = field(default_factory=list)
+    _seen: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    """An arm's samples of a workload, ascending."""
     _sets: list[WorkloadInputs] = field(default_factory=list)
+
+    @property
+    def inputs(self) -> Inputs:
+        """The file that all runners read."""
+        return self.timed.memory
 
     def run(self, plan: Plan) -> Blocks:
         """Time a plan's groups, at the pace that the session's first one sets.
@@ -134,6 +111,10 @@ class Session:
     def more(self, plan: Plan, blocks: Blocks, groups: int) -> Blocks:
         """The blocks with further groups of the same plan, or of one without arms beside the pair."""
         return joined(blocks, self._collected(plan, [self._group(plan) for _ in range(groups)]))
+
+    def close(self) -> None:
+        """End what outlives a group: the empty candidate's process."""
+        self._stack.close()
 
     def _collected(self, plan: Plan, groups: Sequence["GroupSamples"]) -> Blocks:
         assert self.pace is not None, "the first group sets the pace"
@@ -147,7 +128,7 @@ class Session:
         """
         beyond = max((drawn.layout.input_end for drawn in self._sets), default=0)
         with Runner(self.launcher, self.artifacts[CANDIDATE], self.inputs, -1, self.inputs.size_bytes) as runner:
-            runner.load([entry.symbol for entry in self.operator.entries])
+            runner.load(self._symbols)
             for number, copy in enumerate(self.copies):
                 self._repeat(runner, copy, beyond, number < most_references)
         return len(self.copies)
@@ -175,19 +156,21 @@ class Session:
             if problem := inaccuracy(copy.outputs[name], exact, tolerance):
                 raise CandidateFailed(Correctness.INACCURATE, f"workload {copy.workload.name}: {name}: {problem}")
 
+    @property
+    def _symbols(self) -> list[str]:
+        return [entry.symbol for entry in self.operator.entries]
+
     def _group(self, plan: Plan) -> "GroupSamples":
-        """One set of fresh processes: load all, draw inputs, time every block."""
+        """One set of fresh processes: load all, lay the inputs out, time every block."""
         with ExitStack() as stack:
-            runners = self._start_all(stack, plan)
-            floor = self._start(stack, FLOOR, self.floor)
+            started = self._start_all(stack, plan)
             if self.pace is None:
-                self.pace = self._measure_pace(plan.paired[0], runners[plan.paired[0]][0])
-            if not self._sets:
-                self._sets = self._draw_inputs(self.pace.calls)
-            for runner in (*(each for twins in runners.values() for each in twins), floor):
-                for workload_inputs in self._sets:
-                    runner.prepare(workload_inputs.layout)
-            return self._time_group(plan.paced(self.pace.pass_s), runners, floor)
+                self.pace = self._known_pace(plan.paired[0], started[plan.paired[0]][0])
+                self._sets = self.timed.laid_out(self.pace.calls)
+            if self._floor is None:
+                self._floor = self._prepared(self._start(self._stack, FLOOR, self.floor))
+            runners = {arm: [self._prepared(runner) for runner in twins] for arm, twins in started.items()}
+            return self._time_group(plan.paced(self.pace.pass_s), runners, self._floor)
 
     def _start_all(self, stack: ExitStack, plan: Plan) -> Mapping[str, Sequence[Runner]]:
         """Every arm's processes. Which arm's come first is drawn: the later ones have other pages of memory."""
@@ -201,8 +184,22 @@ class Session:
         with blaming(arm):
             runner = Runner(self.launcher, artifact, self.inputs, self.cpu, self.inputs.size_bytes)
             stack.enter_context(runner)
-            runner.load([entry.symbol for entry in self.operator.entries])
+            runner.load(self._symbols)
             return runner
+
+    def _prepared(self, runner: Runner) -> "Prepared":
+        """The runner with every workload's message laid out in it."""
+        for drawn in self._sets:
+            runner.prepare(drawn.layout)
+        spans = [_spans(drawn.layout, self.inputs, runner.outputs) for drawn in self._sets]
+        pairs = zip(self._sets, spans, strict=True)
+        return Prepared(runner, [runner.errand(drawn.layout, drawn.swapped, near) for drawn, near in pairs])
+
+    def _known_pace(self, arm: str, runner: Runner) -> "Pace":
+        digest = self.artifacts[arm].digest
+        if digest not in self.paces:
+            self.paces[digest] = self._measure_pace(arm, runner)
+        return self.paces[digest]
 
     def _measure_pace(self, arm: str, runner: Runner) -> "Pace":
         """A few single calls of every workload by the first arm say how many fill a message, and how long a pass is.
@@ -211,129 +208,162 @@ class Session:
         messages with too few calls to stand out from their own cost.
         """
         fastest_ns = []
-        for workload_inputs in self._draw_inputs([1] * len(self.operator.workloads)):
-            runner.prepare(workload_inputs.layout)
+        for drawn in self.timed.laid_out([1] * len(self.operator.workloads)):
+            runner.prepare(drawn.layout)
             with blaming(arm):
-                calls = [runner.go(workload_inputs.layout, freeze=False) for _ in range(PACING_CALLS)]
+                calls = [runner.go(drawn.layout, freeze=False) for _ in range(PACING_CALLS)]
             fastest_ns.append(min(call.undisturbed_ns for call in calls))
         counts = tuple(max(1, min(MOST_CALLS, round(MESSAGE_NS / time_ns))) for time_ns in fastest_ns)
         messages_ns = [count * time_ns for count, time_ns in zip(counts, fastest_ns, strict=True)]
         return Pace(counts, tuple(messages_ns))
 
-    def _draw_inputs(self, calls: Sequence[int]) -> list[WorkloadInputs]:
-        """Fresh inputs for every workload, all in one file, written before anything is timed."""
-        drawn, input_offset, output_offset = [], 0, 0
-        for index, (workload, count) in enumerate(zip(self.operator.workloads, calls, strict=True)):
-            entry = self.operator.entry(workload.entry)
-            layout = plan_layout(index, [(entry, workload.dims)] * count, input_offset, output_offset)
-            input_offset, output_offset = layout.input_end, layout.output_end
-            sets = [
-                dict(self.reference.make_inputs(entry, workload.dims, self.rng, "normal")) for _ in range(count + 1)
-            ]
-            for places, values in zip(layout.calls, sets, strict=False):
-                for place in places.inputs:
-                    self.inputs.fill(place, np.asarray(values[place.tensor.name]))
-            spliced = [tensor.name for tensor in entry.inputs if tensor.dtype != "int32"]
-            donor = {name: np.array(values) for name, values in sets[-1].items()}
-            finite = {
-                (call, name): _finite_in_both(np.asarray(sets[call][name]), donor[name])
-                for call in range(count)
-                for name in spliced
-            }
-            drawn.append(WorkloadInputs(workload, layout, donor, spliced, finite))
-        return drawn
-
-    def _time_group(self, plan: Plan, runners: Mapping[str, Sequence[Runner]], floor: Runner) -> "GroupSamples":
+    def _time_group(self, plan: Plan, runners: Mapping[str, Sequence["Prepared"]], floor: "Prepared") -> "GroupSamples":
         samples = GroupSamples.empty(plan, len(self._sets))
         watched = self._watched(plan)
         for block in range(plan.blocks):
             for index in range(len(self._sets)):
-                self._time_block(plan, runners, samples, watched, block, index)
                 if block == 0:
+                    self._warm_up(plan, runners, index)
                     samples.floors_ns.append(self._sample(FLOOR, floor, index))
+                copied = frozenset(half for at, which, half in watched if (at, which) == (block, index))
+                self._time_undisturbed(plan, runners, samples, copied, block, index)
         return samples
 
     def _watched(self, plan: Plan) -> frozenset[tuple[int, ...]]:
-        """(block, workload, half) of the candidate's samples that are copied: any of them, in secret."""
-        places = (plan.blocks, len(self._sets), plan.samples_of(CANDIDATE))
-        drawn = self.rng.choice(math.prod(places), min(COPIES_PER_GROUP, math.prod(places)), replace=False)
-        return frozenset(zip(*(axis.tolist() for axis in np.unravel_index(drawn, places)), strict=True))
+        """(block, workload, half) of the candidate's samples that are copied: any of them, in secret, and of as many
+        halves as there are copies, for who is honest at first is not so later."""
+        blocks, workloads, halves = plan.blocks, len(self._sets), plan.samples_of(CANDIDATE)
+        order = self.rng.permutation(halves).tolist()
+        drawn: set[tuple[int, ...]] = set()
+        while len(drawn) < min(plan.copies, blocks * workloads * halves):
+            half = order[len(drawn) % halves]
+            drawn.add((int(self.rng.integers(blocks)), int(self.rng.integers(workloads)), half))
+        return frozenset(drawn)
 
-    def _warm_up(self, arms: Sequence[str], runners: Mapping[str, Sequence[Runner]], index: int) -> None:
-        """One unrecorded message for every process, where a message is short enough to feel a cold core.
-
-        In the palindrome's own order: when the candidate always came last, it looked 0.8 % faster than itself.
-        """
+    def _warm_up(self, plan: Plan, runners: Mapping[str, Sequence["Prepared"]], index: int) -> None:
+        """An unrecorded message to every process, in an order that is drawn, where it is short enough to feel a cold
+        core: the first one takes nearly twice as long."""
         assert self.pace is not None, "the first group sets the pace"
-        if self.pace.messages_ns[index] < COLD_NS:
-            for arm in arms:
-                for runner in runners[arm]:
-                    self._message(arm, runner, index)
+        if self.pace.messages_ns[index] >= COLD_NS:
+            return
+        processes = [(arm, process) for arm in plan.arms for process in runners[arm]]
+        for place in self.rng.permutation(len(processes)).tolist():
+            arm, process = processes[place]
+            self._visit(arm, process, index, 1)
+
+    def _time_undisturbed(
+        self,
+        plan: Plan,
+        runners: Mapping[str, Sequence["Prepared"]],
+        samples: "GroupSamples",
+        copied: frozenset[int],
+        block: int,
+        index: int,
+    ) -> None:
+        """Time a block of a workload, again where it was disturbed; of several tries the least disturbed counts."""
+        tries: list[tuple[float, dict[str, NDArray[np.uint32]], int]] = []
+        while not tries or (tries[-1][0] > DISTURBED_RATIO and len(tries) < self._most_tries(index)):
+            self._time_block(plan, runners, samples, copied if not tries else frozenset(), block, index)
+            found = {arm: samples.by_arm[arm][block, index].copy() for arm in plan.arms if block < plan.blocks_of(arm)}
+            disturbed = max(self._disturbed_ratio(arm, index, found[arm]) for arm in plan.paired)
+            tries.append((disturbed, found, int(samples.orders[block, index])))
+        _, least, samples.orders[block, index] = min(tries, key=lambda each: each[0])
+        for arm, values in least.items():
+            samples.by_arm[arm][block, index] = values
+
+    def _most_tries(self, index: int) -> int:
+        assert self.pace is not None, "the first group sets the pace"
+        return MOST_TRIES if self.pace.messages_ns[index] < COLD_NS else 1
+
+    def _disturbed_ratio(self, arm: str, index: int, found: NDArray[np.uint32]) -> float:
+        """The lower half of a block's samples over the lower quartile of all that the arm had in this session."""
+        seen = self._seen[arm, index]
+        return float(np.sort(found)[: max(1, len(found) // 2)].mean()) / seen[len(seen) // 4]
 
     def _time_block(
         self,
         plan: Plan,
-        runners: Mapping[str, Sequence[Runner]],
+        runners: Mapping[str, Sequence["Prepared"]],
         samples: "GroupSamples",
-        watched: frozenset[tuple[int, ...]],
+        copied: frozenset[int],
         block: int,
         index: int,
     ) -> None:
         orders = list(permutations(plan.paired))
         order = int(self.rng.integers(len(orders)))
         samples.orders[block, index] = order
-        beside = plan.beside if block < plan.beside_blocks else ()
-        self._warm_up((*beside, *orders[order]), runners, index)
-        for arm in beside:
+        for arm in plan.beside if block < plan.beside_blocks else ():
             samples.by_arm[arm][block, index, 0] = self._sample(arm, runners[arm][0], index)
         halves = (orders[order], orders[order][::-1]) * plan.palindromes
         for half, arms in enumerate(halves):
             for arm in arms:
-                runner = runners[arm][half // 2 % plan.twins]
-                copied = arm == CANDIDATE and (block, index, half) in watched
-                samples.by_arm[arm][block, index, half] = self._sample(arm, runner, index, copied)
+                process = runners[arm][half // 2 % plan.twins]
+                sample = self._sample(arm, process, index, arm == CANDIDATE and half in copied)
+                samples.by_arm[arm][block, index, half] = sample
 
-    def _message(self, arm: str, runner: Runner, index: int, freeze: bool = False) -> Elapsed:
-        workload_inputs = self._sets[index]
-        workload_inputs.splice(self.inputs, self.rng)
-        self.launcher.stopwatch.bring_near(_spans(workload_inputs.layout, self.inputs, runner.outputs))
+    def _visit(self, arm: str, process: "Prepared", index: int, messages: int, freeze: bool = False) -> list[Elapsed]:
+        draws = self._sets[index].draws(messages, self.rng)
         with blaming(arm):
-            return runner.go(workload_inputs.layout, freeze)
+            return process.runner.visit(process.errands[index], draws, freeze)
 
-    def _sample(self, arm: str, runner: Runner, index: int, copied: bool = False) -> int:
-        """One sample in nanoseconds: the auditor's clock, unless the runner was off its core meanwhile.
+    def _sample(self, arm: str, process: "Prepared", index: int, copied: bool = False) -> int:
+        """One sample in nanoseconds: the shortest of a visit's messages by the auditor's clock, of those during which
+        the runner was not off its core.
 
-        A short message is then sent again. If it was disturbed every time, the sample is the processor time that the
-        kernel counted for the runner (which cannot start a thread or process to hide any) and a message's usual wait.
+        A short visit is made again when there was none. If all were disturbed, the sample is the processor time that
+        the kernel counted for the runner (which cannot start a thread or process to hide any) and a usual wait.
         """
         assert self.pace is not None, "the first group sets the pace"
-        tries = MOST_TRIES if self.pace.messages_ns[index] < COLD_NS else 1
-        for _ in range(tries):
-            elapsed = self._message(arm, runner, index, freeze=copied)
-            if copied:
-                self._copy(runner, index)
-            waited_ns = max(0, elapsed.wall_ns - elapsed.used_ns)
-            if waited_ns < WAITED_NS or not self.launcher.sandbox.box:
-                self._waits_ns.append(waited_ns)
-                return elapsed.wall_ns
-        return min(elapsed.wall_ns, elapsed.used_ns + self._usual_wait_ns())
+        found = self._messages(arm, process, index, copied)
+        undisturbed = self._undisturbed(found)
+        if not undisturbed and self.pace.messages_ns[index] < COLD_NS:
+            found = self._messages(arm, process, index, False)
+            undisturbed = self._undisturbed(found)
+        self._waits_ns += [each.wall_ns - each.used_ns for each in undisturbed]
+        sample = min(each.wall_ns for each in undisturbed) if undisturbed else self._estimated_ns(found)
+        insort(self._seen.setdefault((arm, index), []), sample)
+        return sample
 
-    def _usual_wait_ns(self) -> int:
-        """The median wait of this session's undisturbed messages."""
-        return round(median(self._waits_ns)) if self._waits_ns else 0
+    def _messages(self, arm: str, process: "Prepared", index: int, copied: bool) -> list[Elapsed]:
+        """A visit. Where a call is copied, it is one of any of its messages."""
+        assert self.pace is not None, "the first group sets the pace"
+        messages = self.pace.visit(index)
+        if not copied:
+            return self._visit(arm, process, index, messages)
+        until = 1 + int(self.rng.integers(messages))
+        found = self._visit(arm, process, index, until, freeze=True)
+        self._copy(process.runner, index)
+        return found if until == messages else found + self._visit(arm, process, index, messages - until)
+
+    def _undisturbed(self, found: Sequence[Elapsed]) -> list[Elapsed]:
+        unboxed = not self.launcher.sandbox.box
+        return [each for each in found if unboxed or each.wall_ns - each.used_ns < WAITED_NS]
+
+    def _estimated_ns(self, found: Sequence[Elapsed]) -> int:
+        """The shortest had each waited as this session's undisturbed messages do, by their median."""
+        usual_ns = round(median(self._waits_ns)) if self._waits_ns else 0
+        return min(min(each.wall_ns, each.used_ns + usual_ns) for each in found)
 
     def _copy(self, runner: Runner, index: int) -> None:
         """Keep one call of the message that a frozen runner has just answered: no runner can know which one that is."""
-        workload_inputs = self._sets[index]
-        places = workload_inputs.layout.calls[int(self.rng.integers(len(workload_inputs.layout.calls)))]
+        drawn = self._sets[index]
+        places = drawn.layout.calls[int(self.rng.integers(len(drawn.layout.calls)))]
         self.copies.append(
             Copy(
-                workload_inputs.workload,
+                drawn.workload,
                 {place.tensor.name: self.inputs.view(place).copy() for place in places.inputs},
                 {place.tensor.name: runner.outputs.read(place) for place in places.outputs},
             )
         )
         runner.thaw()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A loaded process, and an errand to it for every workload."""
+
+    runner: Runner
+    errands: Sequence[Errand]
 
 
 def _spans(layout: Layout, inputs: Inputs, outputs: Outputs) -> "ctypes.Array[Span]":
@@ -354,6 +384,10 @@ class Pace:
     def pass_s(self) -> float:
         """One message of every workload."""
         return sum(self.messages_ns) * 1e-9
+
+    def visit(self, index: int) -> int:
+        """The most messages in a row that make one sample of a workload: the longer, the fewer."""
+        return max(1, min(MOST_MESSAGES, round(VISIT_NS / self.messages_ns[index])))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +22,7 @@ from kernelbraid.kernels.audit import lock, physics, plan, stages, statistics, t
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.build import Builder
 from kernelbraid.kernels.audit.checks import Case, Checker, Tally, cases_of, timed_cases
-from kernelbraid.kernels.audit.clock import Session, drowned
+from kernelbraid.kernels.audit.clock import Pace, Session, drowned
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.memory import Inputs
@@ -43,13 +43,14 @@ from kernelbraid.kernels.audit.outcome import (
 from kernelbraid.kernels.audit.runner import Launcher, Runner
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind, candidates
 from kernelbraid.kernels.audit.scratch import scratch_folder
+from kernelbraid.kernels.audit.timed_inputs import TimedInputs
 from kernelbraid.kernels.operators.cases import load_reference
 from kernelbraid.kernels.operators.operator import Operator
 from kernelbraid.kernels.toolchains.cc import find_compiler
 from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
 
-MOST_REFERENCES = 12
-"""Timed calls per session that are compared with float64 too."""
+MOST_REFERENCES = 4
+"""Timed calls of a screen, and of a confirmation, that are compared with float64 too."""
 _RUNNER_FAULTS = (Correctness.CRASHED, Correctness.HUNG, Correctness.EXITED_EARLY, Correctness.OUT_OF_MEMORY)
 
 
@@ -81,6 +82,9 @@ class Harness:
         self._native = native_programs(self._compiler)
         self._stopwatch = Stopwatch(self._native.stopwatch)
         self._ceilings = physics.ceilings(self._native.ceilings)
+        self._timed = TimedInputs(operator, self._reference, Inputs(self._limits.input_bytes))
+        self._one_session = threading.Lock()
+        self._paces: dict[str, Pace] = {}
         self._scratch = scratch_folder()
         self._weights = {workload.name: workload.weight for workload in operator.workloads}
         self._symbols = [entry.symbol for entry in operator.entries]
@@ -98,7 +102,7 @@ class Harness:
             l1_bytes=machine.l1_bytes(),
             compiler=self._compiler.name,
             compiler_version=self._compiler.version,
-            flags=self._compiler.flags,
+            flags=(*self._compiler.flags, *self._compiler.large_flags),
             kernel_release=platform.release(),
             sandbox=self._sandbox.kind.value,
             harness_digest=machine.harness_digest(),
@@ -150,6 +154,7 @@ class Harness:
 
     def close(self) -> None:
         """Remove the temporary files; processes end with the audit that started them."""
+        self._timed.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -179,7 +184,7 @@ class Harness:
         return Candidate("empty", {"empty.c": "".join(f"void {symbol}(void) {{}}\n" for symbol in self._symbols)})
 
     def _builder(self, box: Sandbox) -> Builder:
-        return Builder(self._compiler, self._native, box, self._limits, self._scratch)
+        return Builder(self._compiler, self._native, box, self._limits, self._scratch, self._compiler.large_flags)
 
     def _launcher(self, box: Sandbox) -> Launcher:
         return Launcher(self._native, self._stopwatch, box, self._limits)
@@ -343,8 +348,9 @@ class Harness:
     def _session(self, arms: Mapping[str, Artifact]) -> Iterator[stages.Repeatable]:
         assert self._floor is not None, "a refused sandbox ends an audit before it is timed"
         launcher = self._launcher(self._sandbox)
-        with _inputs(self._limits.input_bytes) as inputs:
-            yield Session(self.operator, self._reference, launcher, arms, self._floor, self._timing_cpu, inputs)
+        parts = (arms, self._floor, self._timing_cpu, self._timed, self._paces)
+        with self._one_session, closing(Session(self.operator, self._reference, launcher, *parts)) as session:
+            yield session
 
 
 @dataclass

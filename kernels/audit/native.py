@@ -5,20 +5,25 @@ stopwatch is loaded into the auditor.
 """
 
 import ctypes
+import errno
 import hashlib
 import os
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kernelbraid.kernels.toolchains.cc import CCompiler
 from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
 
 HERE = Path(__file__).parent
 _FLAGS = ("-std=gnu17", "-O2", "-Wall", "-Wextra")
-_SHARED = ("-shared", "-fPIC")
+_SHARED = ("-shared", "-fPIC", "-Wl,-Bsymbolic")
 _FASTEST = ("-O3", "-march=native", "-ffp-contract=fast")
 _PROGRAMS = {"runner": (), "builder": (), "stopwatch": _SHARED, "box": _SHARED, "ceilings": _FASTEST}
 
@@ -93,6 +98,10 @@ def _compile(compiler: CCompiler, name: str, flags: tuple[str, ...], folder: Pat
         os.rename(output, folder / name)
 
 
+class LeftoverReply(Exception):
+    """Bytes lay in a reply pipe before anything was asked."""
+
+
 class Elapsed(NamedTuple):
     """One message by the auditor's clock, and the part of it that the runner spent on a processor."""
 
@@ -111,8 +120,61 @@ class Span(ctypes.Structure):
     _fields_ = (("start", ctypes.c_void_p), ("bytes", ctypes.c_uint64))
 
 
+class Swapped(ctypes.Structure):
+    """An input in place and another one of the same shape, parts of which are swapped; see stopwatch.c."""
+
+    _fields_ = (
+        *(("here", ctypes.c_void_p), ("there", ctypes.c_void_p), ("finite", ctypes.c_void_p)),
+        *(("elements", ctypes.c_uint64), ("width", ctypes.c_uint64), ("element_bytes", ctypes.c_uint64)),
+    )
+
+
+class _Errand(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("command", "reply", "process", "timeout_ms")),
+        *(("message", ctypes.c_char_p), ("due", ctypes.c_char_p)),
+        *((name, ctypes.c_uint64) for name in ("message_bytes", "due_bytes", "answer_bytes")),
+        *(("inputs", ctypes.c_void_p), ("input_count", ctypes.c_uint64)),
+        *(("spans", ctypes.c_void_p), ("span_count", ctypes.c_uint64)),
+    )
+
+
+@dataclass(frozen=True)
+class Errand:
+    """One message to one process, to be sent often: pipes, process, and the memory that it is about."""
+
+    command: int
+    reply: int
+    process: int
+    timeout_s: float
+    message: bytes
+    due: bytes
+    """How its answer begins."""
+    answer_bytes: int
+    inputs: "ctypes.Array[Swapped]"
+    spans: "ctypes.Array[Span]"
+
+    @cached_property
+    def native(self) -> _Errand:
+        """As stopwatch.c takes it."""
+        sizes = (len(self.message), len(self.due), self.answer_bytes)
+        inputs, spans = ctypes.addressof(self.inputs), ctypes.addressof(self.spans)
+        parts = (self.message, self.due, *sizes, inputs, len(self.inputs), spans, len(self.spans))
+        return _Errand(self.command, self.reply, self.process, int(self.timeout_s * 1000), *parts)
+
+
+class Visit(NamedTuple):
+    """What came of some messages in a row: the last answer, each one's times, and the processor time that the
+    process used between its answer before and the message."""
+
+    answer: bytes
+    elapsed: list[Elapsed]
+    between_ns: list[int]
+    answered_ns: int
+
+
 class Stopwatch:
-    """The clock: sends one message and times the reply, outside the interpreter's lock."""
+    """The clock: sends messages and times the replies, outside the interpreter's lock."""
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
@@ -125,6 +187,34 @@ class Stopwatch:
             *(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, u64, pointer, u64),
             *(ctypes.c_int, ctypes.c_int, ctypes.c_int, pointer),
         ]
+
+        self._splice, self._visit = library.change_inputs, library.visit
+        self._splice.restype, self._splice.argtypes = None, [pointer, u64, pointer]
+        self._visit.restype = ctypes.c_int64
+        self._visit.argtypes = [pointer, u64, pointer, ctypes.c_int, *(pointer, pointer, u64, pointer, pointer)]
+
+    def splice(self, inputs: "ctypes.Array[Swapped]", draws: NDArray[np.float64]) -> None:
+        """Change a stretch of every input and an element of each of its rows; `draws` [inputs, 3] in [0, 1)."""
+        self._splice(inputs, len(inputs), draws.ctypes.data)
+
+    def visit(self, errand: Errand, draws: NDArray[np.float64], freeze: bool, answered_ns: int) -> Visit:
+        """A message for every row of `draws` [messages, inputs, 3], each with other inputs.
+
+        It ends at the first answer that is not the due one. `answered_ns` is the processor time that the process had
+        used at its last answer. Raises TimeoutError when no reply came in time, LeftoverReply when bytes lay in the
+        reply pipe before a message, and OSError when the pipe failed.
+        """
+        count, answer = len(draws), ctypes.create_string_buffer(512)
+        times, sent, answered = (ctypes.c_int64 * (3 * count))(), ctypes.c_uint64(), ctypes.c_int64(answered_ns)
+        told = (ctypes.byref(answered), answer, 512, ctypes.byref(times), ctypes.byref(sent))
+        received = self._visit(ctypes.byref(errand.native), count, draws.ctypes.data, freeze, *told)
+        if received == -errno.EBADMSG:
+            raise LeftoverReply
+        if received < 0:
+            raise OSError(-received, os.strerror(-received))
+        found = [times[3 * i : 3 * i + 3] for i in range(sent.value)]
+        elapsed = [Elapsed(wall_ns, used_ns) for wall_ns, used_ns, _ in found]
+        return Visit(answer.raw[:received], elapsed, [between_ns for *_, between_ns in found], answered.value)
 
     def bring_near(self, spans: "ctypes.Array[Span]") -> None:
         """Read all of it, so that it is in this core's caches."""

@@ -21,6 +21,8 @@ class Plan:
     beside_blocks: int = 0
     twins: int = 1
     """Processes of each paired arm in a group; they take turns, a palindrome each."""
+    copies: int = 4
+    """Calls of the candidate in a group that are copied and made again in a process that is not timed."""
     most_groups: int = 0
     """Groups may be added up to this number; no more than `groups` when it is smaller."""
 
@@ -50,8 +52,8 @@ class Plan:
         return 2 * self.palindromes if arm in self.paired else 1
 
 
-SCREEN = Plan(groups=2, blocks=1, palindromes=2, most_groups=4)
-CONFIRMATION = Plan(groups=4, blocks=4, beside=(ROOT,), beside_blocks=1, twins=2, most_groups=40)
+SCREEN = Plan(groups=1, blocks=1, palindromes=2, copies=6, most_groups=6)
+CONFIRMATION = Plan(groups=4, blocks=1, beside=(ROOT,), beside_blocks=1, twins=2, copies=2, most_groups=40)
 BESIDE_GROUPS = 8
 """A confirmation's arms beside the pair are timed in its first groups only: their limits need no more."""
 

@@ -4,6 +4,7 @@ Every way in which it can fail becomes a CandidateFailed with a verdict, or an I
 was refused.
 """
 
+import ctypes
 import os
 import re
 import select
@@ -17,12 +18,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.layout import Layout
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.memory import Inputs, Outputs
-from kernelbraid.kernels.audit.native import Elapsed, Native, Stopwatch
+from kernelbraid.kernels.audit.native import Elapsed, Errand, LeftoverReply, Native, Span, Stopwatch, Swapped
 from kernelbraid.kernels.audit.outcome import LOG_LIMIT_BYTES, Correctness, Infrastructure
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
 
@@ -89,12 +93,38 @@ class Runner:
         Raises CandidateFailed when it crashed, hung, ended, printed too much, ran out of memory, forged a reply or
         kept working between its answers and the next messages.
         """
-        self._refuse_work_between()
-        message = _FRAME.pack(GO, 4) + struct.pack("<I", layout.index)
-        elapsed = self._expect(DONE, message, self._launcher.limits.call_s, freeze)
+        self._refuse_work(self._used_ns() - self._answered_at_ns)
+        elapsed = self._expect(DONE, _release(layout), self._launcher.limits.call_s, freeze)
         if freeze:
             self._wait_for_state("TtZX", Correctness.HUNG, "it could not be stopped")
         return elapsed
+
+    def errand(self, layout: Layout, inputs: "ctypes.Array[Swapped]", spans: "ctypes.Array[Span]") -> Errand:
+        """What a visit takes: the layout's message, the inputs that change before it, the memory that it is about."""
+        due, call_s = _FRAME.pack(DONE, _PAYLOAD_BYTES[DONE]), self._launcher.limits.call_s
+        answer_bytes = len(due) + _PAYLOAD_BYTES[DONE]
+        pipes = (self._command, self._reply, self.pid)
+        return Errand(*pipes, call_s, _release(layout), due, answer_bytes, inputs, spans)
+
+    def visit(self, errand: Errand, draws: NDArray[np.float64], freeze: bool) -> list[Elapsed]:
+        """Release the errand's calls once for every row of `draws`, each time with other inputs.
+
+        A frozen runner is stopped after the last. Raises as `go`.
+        """
+        try:
+            found = self._launcher.stopwatch.visit(errand, draws, freeze, self._answered_at_ns)
+        except LeftoverReply:
+            self._refuse_leftovers()
+            raise
+        except TimeoutError as error:
+            raise self._hung(errand.timeout_s) from error
+        self._answered_at_ns = found.answered_ns
+        for between_ns in found.between_ns:
+            self._refuse_work(between_ns)
+        self._refuse_other(DONE, found.answer)
+        if freeze:
+            self._wait_for_state("TtZX", Correctness.HUNG, "it could not be stopped")
+        return found.elapsed
 
     def thaw(self, settle: bool = False) -> None:
         """Let a frozen runner go on, and with `settle` wait until it waits for its next message.
@@ -180,13 +210,19 @@ class Runner:
                 self._command, self._reply, message, timeout_s, process, freeze
             )
         except TimeoutError as error:
-            evidence = f"no answer within {timeout_s:g} s"
-            raise CandidateFailed(Correctness.HUNG, evidence, self.printed()) from error
+            raise self._hung(timeout_s) from error
         self._answered_at_ns = self._used_ns()
+        self._refuse_other(kind, answer)
+        return elapsed
+
+    def _hung(self, timeout_s: float) -> CandidateFailed:
+        return CandidateFailed(Correctness.HUNG, f"no answer within {timeout_s:g} s", self.printed())
+
+    def _refuse_other(self, kind: int, answer: bytes) -> None:
+        """Raises unless the answer is a frame of that kind and of its size."""
         due = _FRAME.pack(kind, _PAYLOAD_BYTES[kind])
         if not answer.startswith(due) or len(answer) != len(due) + _PAYLOAD_BYTES[kind]:
             raise self._failure(kind, answer)
-        return elapsed
 
     def _refuse_leftovers(self) -> None:
         """Nothing may lie in the reply pipe before a question is asked."""
@@ -195,9 +231,8 @@ class Runner:
             evidence = f"{len(found)} bytes more than its answer lay in the reply pipe, from {found[:16].hex(' ')}"
             raise CandidateFailed(Correctness.FORGED_REPLY, evidence, self.printed())
 
-    def _refuse_work_between(self) -> None:
+    def _refuse_work(self, worked_ns: int) -> None:
         """A runner has nothing to do between an answer and the next message: what it does then escapes the clock."""
-        worked_ns = self._used_ns() - self._answered_at_ns
         self._messages += 1
         self._worked += worked_ns > _WORKED_NS
         if self._worked >= max(_WORKED_TIMES, _WORKED_RATIO * self._messages):
@@ -249,6 +284,11 @@ class Runner:
             if time.monotonic() > deadline:
                 raise CandidateFailed(otherwise, f"{evidence} (state {state})", self.printed())
             os.sched_yield()
+
+
+def _release(layout: Layout) -> bytes:
+    """The message that releases the layout's calls."""
+    return _FRAME.pack(GO, 4) + struct.pack("<I", layout.index)
 
 
 def _fault_verdict(fault: tuple[int, ...]) -> tuple[Correctness, str]:

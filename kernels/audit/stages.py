@@ -5,6 +5,7 @@ them from the blocks.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from kernelbraid.kernels.audit import plan, statistics
@@ -12,6 +13,8 @@ from kernelbraid.kernels.audit.clock import Copy
 from kernelbraid.kernels.audit.outcome import Blocks
 
 GROUPS_ADDED = 2
+COPIES_ADDED = 1
+"""Copies in a group that comes later: which group it is in is nothing that a fresh process could know."""
 
 
 class Timed(Protocol):
@@ -39,8 +42,9 @@ class Repeatable(Timed, Protocol):
 def screen(session: Timed, weights: Mapping[str, float], wanted: plan.Plan = plan.SCREEN) -> Blocks:
     """A few groups, and one more at a time while it is open whether a gain is likely."""
     blocks = session.run(wanted)
+    later = replace(wanted, copies=COPIES_ADDED)
     while blocks.groups < wanted.most_groups and statistics.needs_more_screening(blocks, weights):
-        blocks = session.more(wanted, blocks, 1)
+        blocks = session.more(later, blocks, 1)
     return blocks
 
 
@@ -55,9 +59,9 @@ def confirm(
 
     There are two arms when the incumbent is the root itself, and in the groups that come late.
     """
-    paired = wanted.alone()
-    first = wanted if beside_root else paired
+    first = wanted if beside_root else wanted.alone()
     blocks = session.run(first)
+    later = replace(first, copies=COPIES_ADDED)
     while blocks.groups < first.most_groups and statistics.needs_more_groups(blocks, weights):
-        blocks = session.more(first if blocks.groups < plan.BESIDE_GROUPS else paired, blocks, GROUPS_ADDED)
+        blocks = session.more(later if blocks.groups < plan.BESIDE_GROUPS else later.alone(), blocks, GROUPS_ADDED)
     return blocks

@@ -24,8 +24,8 @@ LIKELY_ERRORS = 5.0
 LIKELY_GROUPS = 16
 """A bound lies so many standard errors above its estimate at a late confirmation's alpha: to come that close to the
 margin, and no closer, up to so many groups are worth their time."""
-USUAL_ERROR_RATIO = 0.007
-"""A screen of few groups may understate its error, which is seldom below this one."""
+USUAL_GROUP_ERROR = 0.012
+"""A screen of few groups may understate its error: one group's estimate seldom scatters less than this."""
 LIMIT_ALPHA = 0.025
 BOOTSTRAP_ALPHA = 0.025
 BOOTSTRAP_DRAWS = 2000
@@ -92,13 +92,14 @@ def needs_more_groups(blocks: Blocks, weights: Mapping[str, float]) -> bool:
 def needs_more_screening(blocks: Blocks, weights: Mapping[str, float]) -> bool:
     """Whether a screen of few groups leaves open which side of the least margin the candidate is on."""
     mean, error = _mean_and_error(group_log_ratios(blocks, weights, CANDIDATE, INCUMBENT))
-    return abs(mean - math.log(1 - LEAST_DELTA_RATIO)) < 2 * max(error, USUAL_ERROR_RATIO)
+    usual = USUAL_GROUP_ERROR / math.sqrt(blocks.groups)
+    return abs(mean - math.log(1 - LEAST_DELTA_RATIO)) < 2 * max(error if math.isfinite(error) else 0.0, usual)
 
 
 def screen(blocks: Blocks, weights: Mapping[str, float]) -> bool:
-    """Whether a confirmation is worth its time: the estimate less its error reaches the least margin."""
-    mean, error = _mean_and_error(group_log_ratios(blocks, weights, CANDIDATE, INCUMBENT))
-    return mean - (error if math.isfinite(error) else 0.0) < math.log(1 - LEAST_DELTA_RATIO)
+    """Whether a confirmation is worth its time: the estimate reaches the least margin."""
+    mean, _ = _mean_and_error(group_log_ratios(blocks, weights, CANDIDATE, INCUMBENT))
+    return mean < math.log(1 - LEAST_DELTA_RATIO)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 /* The auditor's clock, loaded into the auditor: one message out, one reply in, and the time between.
-   In C because an interpreter would add its own lock's waiting to every sample. */
+   In C because an interpreter would add its own lock's waiting to every sample, and its own work to every message. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -7,12 +7,29 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { LINE_BYTES = 64 };
+enum { LINE_BYTES = 64, DRAWS = 3, LARGEST_STRETCH = 8 };
 
 struct span { const char *start; uint64_t bytes; };
+
+/* An input, and another one whose parts are swapped into it where `finite` allows (NULL: everywhere). */
+struct swapped { char *here, *there; const uint8_t *finite; uint64_t elements, width, element_bytes; };
+
+/* Who is visited and with what: the message, how its answer must begin and how long it must be. */
+struct errand {
+    int32_t command, reply, process, timeout_ms;
+    const void *message, *due;
+    uint64_t message_bytes, due_bytes, answer_bytes;
+    const struct swapped *inputs;
+    uint64_t input_count;
+    const struct span *spans;
+    uint64_t span_count;
+};
+
+struct elapsed { int64_t wall_ns, used_ns, between_ns; };
 
 static int64_t read_ns(clockid_t clock)
 {
@@ -56,4 +73,69 @@ int64_t round_trip(int command, int reply, const void *message, uint64_t message
     if (freeze && process > 0) kill(process, SIGSTOP);
     elapsed_ns[1] = used_ns(process) - used_before_ns;
     return received < 0 ? -errno : received;
+}
+
+static void swap_each(const struct swapped *input, uint64_t start, uint64_t end, uint64_t step)
+{
+    const uint64_t size = input->element_bytes;
+    for (uint64_t i = start; i < end; i += step) {
+        if (input->finite && !input->finite[i]) continue;
+        char kept[8];
+        memcpy(kept, input->here + i * size, size);
+        memcpy(input->here + i * size, input->there + i * size, size);
+        memcpy(input->there + i * size, kept, size);
+    }
+}
+
+static void swap_bytes(char *one, char *other, uint64_t count)
+{
+    char kept[4096];
+    for (uint64_t done = 0; done < count; done += sizeof kept) {
+        const uint64_t part = count - done < sizeof kept ? count - done : sizeof kept;
+        memcpy(kept, one + done, part);
+        memcpy(one + done, other + done, part);
+        memcpy(other + done, kept, part);
+    }
+}
+
+/* Change a stretch of every input and an element of each of its rows. `draws` has three numbers in [0, 1) for each:
+   where the stretch begins, how long it is, which column. */
+void change_inputs(const struct swapped *inputs, uint64_t count, const double *draws)
+{
+    for (const struct swapped *input = inputs; input < inputs + count; input++, draws += DRAWS) {
+        const uint64_t length = 1 + (uint64_t)(draws[1] * (double)input->elements / LARGEST_STRETCH);
+        const uint64_t start = (uint64_t)(draws[0] * (double)(input->elements - length + 1));
+        if (input->finite) swap_each(input, start, start + length, 1);
+        else
+            swap_bytes(input->here + start * input->element_bytes, input->there + start * input->element_bytes,
+                       length * input->element_bytes);
+        swap_each(input, (uint64_t)(draws[2] * (double)input->width), input->elements, input->width);
+    }
+}
+
+/* So many messages to one process, each with other inputs; `freeze` stops it after the last. `answered_ns` is the
+   processor time that it had used at its last answer, before and after. Ends at the first answer that is not the due
+   one; the number of messages sent is in `sent`. Returns as round_trip for the last, -EBADMSG when something lay in
+   the reply pipe before a message. */
+int64_t visit(const struct errand *errand, uint64_t count, const double *draws, int freeze, int64_t *answered_ns,
+              void *answer, uint64_t answer_room, struct elapsed *elapsed, uint64_t *sent)
+{
+    int64_t received = 0;
+    for (*sent = 0; *sent < count; draws += DRAWS * errand->input_count) {
+        change_inputs(errand->inputs, errand->input_count, draws);
+        if (*sent == 0) bring_near(errand->spans, errand->span_count);
+        struct pollfd leftover = {errand->reply, POLLIN, 0};
+        if (poll(&leftover, 1, 0) == 1 && leftover.revents == POLLIN) return -EBADMSG;
+        const int64_t used_before_ns = used_ns(errand->process);
+        struct elapsed *each = &elapsed[(*sent)++];
+        each->between_ns = used_before_ns ? used_before_ns - *answered_ns : 0;
+        int64_t both[2] = {0, 0};
+        received = round_trip(errand->command, errand->reply, errand->message, errand->message_bytes, answer,
+                              answer_room, errand->timeout_ms, errand->process, freeze && *sent == count, both);
+        each->wall_ns = both[0], each->used_ns = both[1];
+        if (received != (int64_t)errand->answer_bytes || memcmp(answer, errand->due, errand->due_bytes) != 0) break;
+        const int64_t used_after_ns = used_ns(errand->process);
+        if (used_after_ns) *answered_ns = used_after_ns;
+    }
+    return received;
 }

@@ -11,6 +11,7 @@ from kernelbraid.kernels.audit.harness import Harness
 from kernelbraid.kernels.audit.memory import Inputs
 from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT
 from kernelbraid.kernels.audit.plan import Plan
+from kernelbraid.kernels.audit.timed_inputs import TimedInputs
 from kernelbraid.kernels.operators.cases import load_reference
 from kernelbraid.kernels.operators.operator import Operator, load_operator
 
@@ -21,7 +22,8 @@ def session(operator: Operator, harness: Harness, inputs: Inputs) -> Session:
     """A session that starts no process."""
     nothing = Artifact(b"", "", {}, b"", 0.0)
     launcher = harness._launcher(harness._sandbox)
-    return Session(operator, load_reference(operator), launcher, {CANDIDATE: nothing}, nothing, 0, inputs)
+    timed = TimedInputs(operator, load_reference(operator), inputs)
+    return Session(operator, timed.reference, launcher, {CANDIDATE: nothing}, nothing, 0, timed)
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def timed(lock_path: Path) -> Session:
     operator, inputs = load_operator("rms_norm"), Inputs(64 << 20)
     with Harness(operator, timing_lock=lock_path) as harness:
         made = session(operator, harness, inputs)
-    made._sets = made._draw_inputs([2] * len(operator.workloads))
+    made._sets = made.timed.laid_out([2] * len(operator.workloads))
     return made
 
 
@@ -39,7 +41,7 @@ def test_no_row_of_an_input_is_again_what_it_was(timed: Session) -> None:
     for drawn in timed._sets:
         places = [place for call in drawn.layout.calls for place in call.inputs]
         before = [timed.inputs.view(place).copy() for place in places]
-        drawn.splice(timed.inputs, timed.rng)
+        drawn.splice(timed.launcher.stopwatch, timed.rng)
         for place, old in zip(places, before, strict=True):
             rows = (timed.inputs.view(place) != old).reshape(-1, place.shape[-1])
             # A bfloat16 of the donor now and then is the row's own.
