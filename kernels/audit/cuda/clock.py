@@ -39,9 +39,11 @@ from kernelbraid.kernels.operators.operator import Operator, Workload
 MESSAGE_NS = 1_000_000
 """A message is filled with calls up to about this time on the device: its own cost of some 200 us varies by ten."""
 FLOORS_PER_GROUP = 4
-GROUPS_PER_START = 7
+GROUPS_PER_START = 8
 """Groups that one set of processes times; a start costs as much as several of them."""
-SCREEN = Plan(groups=3, blocks=1, palindromes=2)
+CONFIRMING_SETS = 2
+"""Sets of fresh processes that take turns in a confirmation."""
+SCREEN = Plan(groups=3, blocks=1, palindromes=1)
 CONFIRMATION = Plan(groups=8, blocks=1, palindromes=2, most_groups=24)
 """Two palindromes, of which the better half of the samples counts: the first messages of a block are slower."""
 BESIDE_ROOT = replace(CONFIRMATION, paired=(INCUMBENT, CANDIDATE, ROOT))
@@ -162,7 +164,7 @@ class DeviceSession:
     _first: int = 0
     _stack: ExitStack = field(default_factory=ExitStack)
     _empty: DeviceRunner | None = None
-    _set: "ProcessSet | None" = None
+    _sets: list["ProcessSet"] = field(default_factory=list)
     _runs: int = 0
 
     def run(self, plan: Plan) -> Blocks:
@@ -228,24 +230,27 @@ class DeviceSession:
     def close(self) -> None:
         """End the processes."""
         self._forget_copies()
-        self._end_set()
+        self._end_sets()
         self._stack.close()
 
-    def _end_set(self) -> None:
-        if self._set is not None:
-            self._set.stack.close()
-            self._set = None
+    def _end_sets(self) -> None:
+        for each in self._sets:
+            each.stack.close()
+        self._sets = []
 
     @contextmanager
-    def starting(self, plan: Plan) -> Iterator[None]:
-        """Make the plan's processes ready beside what happens inside; a failure in there comes first."""
+    def starting(self, plan: Plan, sets: int = 1) -> Iterator[None]:
+        """Make fresh processes for a plan ready beside what happens inside; a failure in there comes first.
+
+        Several sets of them take turns, group by group, so that what sets a process apart shows as scatter.
+        """
         with ThreadPoolExecutor(1) as aside:
-            ready = aside.submit(self._ready, plan.arms)
+            ready = aside.submit(self._begin, plan.arms, sets)
             yield
             ready.result()
 
     def _groups(self, plan: Plan, count: int) -> list[GroupSamples]:
-        """So many groups, a few by each set of fresh processes."""
+        """So many groups, by the sets of processes in turn."""
         found = []
         for _ in range(count):
             runners = self._runners(plan.arms)
@@ -254,50 +259,44 @@ class DeviceSession:
         return found
 
     def _runners(self, arms: Sequence[str]) -> Mapping[str, DeviceRunner]:
-        """The processes of these arms, and nothing else left running: those at hand until they timed their groups."""
-        found = self._ready(arms)
-        found.groups_left -= 1
+        """The processes of these arms whose turn it is, and nothing else left running."""
+        if not self._sets or self._sets[0].groups_left == 0 or not set(arms) <= set(self._sets[0].runners):
+            self._begin(arms, max(1, len(self._sets)))
+        turn = self._sets.pop(0)
+        turn.groups_left -= 1
+        self._sets.append(turn)
         with self.profile.phase("quiet"):
             self.spares.quiet()
-        return found.runners
+        return turn.runners
 
-    def _ready(self, arms: Sequence[str]) -> ProcessSet:
-        if self._set is not None and (self._set.groups_left == 0 or not set(arms) <= set(self._set.runners)):
-            self._end_set()
-        if self._set is None:
-            stack = ExitStack()
-            self._set = ProcessSet(stack, self._start(stack, self._worth_starting(arms)), GROUPS_PER_START)
-        return self._set
+    def _begin(self, arms: Sequence[str], sets: int) -> None:
+        """So many sets of fresh processes, captured and stopped; with the first of all the empty candidate's."""
+        self._end_sets()
+        with self.profile.phase("take processes"):
+            self._sets = [self._taken(arms) for _ in range(sets)]
+        if self.pace is None:
+            self.pace = self._first_pace(self._sets[0].runners)
+        with self.profile.phase("messages"):
+            self._messages = self.vault.messages(self.pace.calls)
+            for message in self._messages:
+                message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
+            self.inputs.device.settle()
+        new = [pair for each in self._sets for pair in each.runners.items()]
+        if self._empty is None:
+            new.append((FLOOR, self._start_empty()))
+        with self.profile.phase("load and capture"), ThreadPoolExecutor(len(new)) as pool:
+            # Side by side: it is their host code that takes the time.
+            list(pool.map(lambda pair: self._make_ready(*pair), new))
 
-    def _worth_starting(self, arms: Sequence[str]) -> tuple[str, ...]:
-        """These, and what a later plan may add to them: the root, unless it is the incumbent itself."""
-        rooted = ROOT in self.artifacts and self.artifacts[ROOT] is self.artifacts.get(INCUMBENT)
-        return tuple(arm for arm in self.artifacts if arm in arms or not (rooted and arm == ROOT))
-
-    def _start(self, stack: ExitStack, arms: Sequence[str]) -> dict[str, DeviceRunner]:
-        """Every arm's process, captured and stopped; with the first ones the empty candidate's."""
-        try:
-            with self.profile.phase("take processes"):
-                runners = {arm: stack.enter_context(self.spares.take(graphs=True)) for arm in arms}
-            if self.pace is None:
-                self.pace = self._first_pace(runners)
-            with self.profile.phase("messages"):
-                self._messages = self.vault.messages(self.pace.calls)
-                for message in self._messages:
-                    message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
-                self.inputs.device.settle()
-            new = dict(runners) if self._empty else {**runners, FLOOR: self._stack.enter_context(self._start_empty())}
-            with self.profile.phase("load and capture"), ThreadPoolExecutor(len(new)) as pool:
-                # Side by side: it is their host code that takes the time.
-                list(pool.map(self._make_ready, new, new.values()))
-        except BaseException:
-            stack.close()
-            raise
-        return runners
+    def _taken(self, arms: Sequence[str]) -> ProcessSet:
+        stack = ExitStack()
+        return ProcessSet(
+            stack, {arm: stack.enter_context(self.spares.take(graphs=True)) for arm in arms}, GROUPS_PER_START
+        )
 
     def _start_empty(self) -> DeviceRunner:
         """The empty candidate's process, which serves all sets of the session."""
-        self._empty = self.spares.take(graphs=True)
+        self._empty = self._stack.enter_context(self.spares.take(graphs=True))
         return self._empty
 
     def _make_ready(self, arm: str, runner: DeviceRunner) -> None:
@@ -365,11 +364,12 @@ class DeviceSession:
 
     def _copy_some(self, plan: Plan, indices: Sequence[int]) -> None:
         """Calls of these workloads by the processes at hand."""
-        if CANDIDATE not in plan.arms or self._set is None:
+        if CANDIDATE not in plan.arms:
             return
         for index in indices:
             with self.profile.phase("copies"):
-                self._copy(self._set.runners[CANDIDATE], index)
+                drawn = self._sets[int(self.rng.integers(len(self._sets)))]
+                self._copy(drawn.runners[CANDIDATE], index)
 
     def _time_unthrottled(
         self, plan: Plan, runners: Mapping[str, DeviceRunner], samples: GroupSamples, block: int, index: int

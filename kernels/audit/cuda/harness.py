@@ -26,7 +26,7 @@ from kernelbraid.kernels.audit.clock import Pace
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, MakeBuilder, bare
 from kernelbraid.kernels.audit.cuda.ceilings import device_ceilings
 from kernelbraid.kernels.audit.cuda.checking import BatchedChecker
-from kernelbraid.kernels.audit.cuda.clock import BESIDE_ROOT, CONFIRMATION, SCREEN, DeviceSession
+from kernelbraid.kernels.audit.cuda.clock import BESIDE_ROOT, CONFIRMATION, CONFIRMING_SETS, SCREEN, DeviceSession
 from kernelbraid.kernels.audit.cuda.device import Device
 from kernelbraid.kernels.audit.cuda.launcher import Settings, Zygote
 from kernelbraid.kernels.audit.cuda.memory import GUARD_BYTES, DeviceInputs, DeviceOutputs
@@ -62,8 +62,8 @@ from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
 HERE = Path(__file__).resolve().parent
 CHECKED_MESSAGES = 4
 """The room for messages of checks, in messages of the size that they are filled to: a single call may be larger."""
-SPARES = 9
-"""Two processes that check a candidate, two sets of three that time it, and the empty candidate's."""
+SPARES = 11
+"""Two processes that check a candidate, two that screen it, two sets of three that confirm it, and the empty one's."""
 
 
 class DeviceHarness(Harness):
@@ -166,11 +166,9 @@ class DeviceHarness(Harness):
             session.repeating = runners[1]
             started = time.perf_counter()
             try:
-                self._time_in(session, arms, progress)
+                self._time_in(session, arms, progress, lambda: self._check_before_promotion(runners, progress))
             finally:
                 progress.timing_s = time.perf_counter() - started
-            if progress.confirmation is not None:
-                self._check_before_promotion(runners, progress)
 
     def _arms(self, root: Candidate, incumbent: Callable[[], Candidate], progress: Progress) -> dict[str, Artifact]:
         assert progress.artifact is not None, "it was just built"
@@ -345,16 +343,26 @@ class DeviceHarness(Harness):
             with suppress(AuditFailure):
                 self._spares.prepare(SPARES)
 
-    def _time_in(self, session: DeviceSession, arms: Mapping[str, Artifact], progress: Progress) -> None:
-        """As on the CPU, with another plan where the root is an arm of its own."""
-        rooted = arms[ROOT].digest == arms[INCUMBENT].digest
+    def _time_in(
+        self,
+        session: DeviceSession,
+        arms: Mapping[str, Artifact],
+        progress: Progress,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """A screen, and a confirmation of what it leaves, for which processes start beside a last `check`.
+
+        The root is an arm of its own unless it is the incumbent.
+        """
         with self.profile.phase("screen"):
             progress.screen = stages.screen(session, self._weights, SCREEN)
         self._believe(session, progress.screen, progress)
         if not statistics.screen(progress.screen, self._weights):
             return
+        wanted = CONFIRMATION if arms[ROOT].digest == arms[INCUMBENT].digest else BESIDE_ROOT
+        with session.starting(wanted, CONFIRMING_SETS):
+            check()
         with self.profile.phase("confirmation"):
-            wanted = CONFIRMATION if rooted else BESIDE_ROOT
             progress.confirmation = stages.confirm(session, self._weights, wanted)
         self._believe(session, progress.confirmation, progress)
 
