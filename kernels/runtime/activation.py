@@ -6,12 +6,12 @@ import torch
 
 from kernelbraid.kernels.runtime import tensors
 from kernelbraid.kernels.runtime.loading import entry
-from kernelbraid.kernels.runtime.registering import by_rows, register
+from kernelbraid.kernels.runtime.registering import by_rows, call, register
 
 
 def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up [tokens, inter] from gate_up [tokens, 2 * inter] bfloat16, the gate first."""
-    return torch.ops.kernelbraid.silu_and_mul(gate_up.contiguous())
+    return call("silu_and_mul", gate_up.contiguous())
 
 
 def _silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:

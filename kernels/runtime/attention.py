@@ -11,7 +11,7 @@ import torch
 
 from kernelbraid.kernels.runtime import tensors
 from kernelbraid.kernels.runtime.loading import entry
-from kernelbraid.kernels.runtime.registering import register
+from kernelbraid.kernels.runtime.registering import call, register
 
 HEAD_DIMS = (64, 128)
 LARGEST_GROUP = 16
@@ -31,8 +31,8 @@ def attention(
     q [tokens, query_heads, head_dim], k and v [keys, kv_heads, head_dim] bfloat16; cu_queries and cu_keys
     [batch + 1] int32; most_queries and most_keys bound the lengths of one sequence (the backward needs them).
     """
-    out, lse = torch.ops.kernelbraid.attention(
-        *(q.contiguous(), k.contiguous(), v.contiguous(), cu_queries, cu_keys, most_queries, most_keys)
+    out, lse = call(
+        "attention", *(q.contiguous(), k.contiguous(), v.contiguous(), cu_queries, cu_keys, most_queries, most_keys)
     )
     return out, lse
 
@@ -45,7 +45,7 @@ def attention_decode(
     q [batch, steps, query_heads, head_dim], k and v [pages, page_tokens, kv_heads, head_dim] bfloat16; table
     [batch, slots] and lengths [batch] int32. A contiguous cache has one page for each sequence. No backward.
     """
-    out, lse = torch.ops.kernelbraid.attention_decode(q.contiguous(), k, v, table, lengths)
+    out, lse = call("attention_decode", q.contiguous(), k, v, table, lengths)
     return out, lse
 
 

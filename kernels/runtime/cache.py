@@ -4,7 +4,7 @@ import torch
 
 from kernelbraid.kernels.runtime import tensors
 from kernelbraid.kernels.runtime.loading import entry
-from kernelbraid.kernels.runtime.registering import by_rows, register
+from kernelbraid.kernels.runtime.registering import by_rows, call, register
 
 
 def kv_cache_store(
@@ -14,7 +14,7 @@ def kv_cache_store(
 
     A token whose slot is -1 is padding and goes nowhere.
     """
-    torch.ops.kernelbraid.kv_cache_store(k.contiguous(), v.contiguous(), slots, k_cache, v_cache)
+    call("kv_cache_store", k.contiguous(), v.contiguous(), slots, k_cache, v_cache)
 
 
 def _kv_cache_store(

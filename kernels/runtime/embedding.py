@@ -6,12 +6,12 @@ import torch
 
 from kernelbraid.kernels.runtime import tensors
 from kernelbraid.kernels.runtime.loading import entry
-from kernelbraid.kernels.runtime.registering import by_rows, register
+from kernelbraid.kernels.runtime.registering import by_rows, call, register
 
 
 def embedding(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """table[ids] [..., hidden] from ids int64 and table [vocab, hidden] bfloat16."""
-    return torch.ops.kernelbraid.embedding(ids.reshape(-1), table).view(*ids.shape, table.shape[1])
+    return call("embedding", ids.reshape(-1), table).view(*ids.shape, table.shape[1])
 
 
 def _embedding(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:

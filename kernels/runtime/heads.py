@@ -12,7 +12,7 @@ import torch
 from kernelbraid.kernels.runtime import tensors
 from kernelbraid.kernels.runtime.loading import entry
 from kernelbraid.kernels.runtime.norms import gradients
-from kernelbraid.kernels.runtime.registering import by_rows, register
+from kernelbraid.kernels.runtime.registering import by_rows, call, register
 from kernelbraid.kernels.runtime.rotary import rope
 
 NAME = "rope_store"
@@ -32,7 +32,7 @@ def heads(
     q and k are normalised where `norms` has a weight [head_dim] for each, and turned to positions [tokens] int64 of
     cos_sin [max_position, head_dim] float32.
     """
-    q, k, v = torch.ops.kernelbraid.heads(q, k, v, positions, cos_sin, list(norms), epsilon)
+    q, k, v = call("heads", q, k, v, positions, cos_sin, list(norms), epsilon)
     return q, k, v
 
 
@@ -52,9 +52,7 @@ def heads_stored(
 
     A token whose slot is -1 is padding and is stored nowhere. No backward.
     """
-    return torch.ops.kernelbraid.heads_stored(
-        q, k, v, positions, cos_sin, slots, k_cache, v_cache, list(norms), epsilon
-    )
+    return call("heads_stored", q, k, v, positions, cos_sin, slots, k_cache, v_cache, list(norms), epsilon)
 
 
 def _heads(

@@ -6,7 +6,7 @@ import torch
 
 from kernelbraid.kernels.runtime import tensors
 from kernelbraid.kernels.runtime.loading import entry
-from kernelbraid.kernels.runtime.registering import by_rows, register
+from kernelbraid.kernels.runtime.registering import by_rows, call, register
 
 BACKWARD_ROWS = 1024
 """Rows whose probabilities are held in float32 at once."""
@@ -18,7 +18,7 @@ def log_softmax_gather(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torc
     logits are bfloat16 or float32. A negative label leaves its token out: the log-probability is 0.
     """
     flat = logits.reshape(-1, logits.shape[-1]).contiguous()
-    chosen, lse = torch.ops.kernelbraid.log_softmax_gather(flat, labels.reshape(-1).contiguous())
+    chosen, lse = call("log_softmax_gather", flat, labels.reshape(-1).contiguous())
     return chosen.view(labels.shape), lse.view(labels.shape)
 
 

@@ -6,12 +6,12 @@ import torch
 
 from kernelbraid.kernels.runtime import tensors
 from kernelbraid.kernels.runtime.loading import entry
-from kernelbraid.kernels.runtime.registering import by_rows, register
+from kernelbraid.kernels.runtime.registering import by_rows, call, register
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float = 1e-6) -> torch.Tensor:
     """Rows of x [..., hidden] bfloat16, scaled to a mean square of 1 and by weight [hidden]."""
-    return torch.ops.kernelbraid.rms_norm(x.reshape(-1, x.shape[-1]), weight, epsilon).view(x.shape)
+    return call("rms_norm", x.reshape(-1, x.shape[-1]), weight, epsilon).view(x.shape)
 
 
 def fused_add_rms_norm(
@@ -19,9 +19,7 @@ def fused_add_rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """rms_norm of x + residual, and the sum itself, both [..., hidden] bfloat16."""
     width = x.shape[-1]
-    y, total = torch.ops.kernelbraid.fused_add_rms_norm(
-        x.reshape(-1, width), residual.reshape(-1, width), weight, epsilon
-    )
+    y, total = call("fused_add_rms_norm", x.reshape(-1, width), residual.reshape(-1, width), weight, epsilon)
     return y.view(x.shape), total.view(x.shape)
 
 
@@ -29,7 +27,7 @@ def qk_norm(
     q: torch.Tensor, k: torch.Tensor, q_weight: torch.Tensor, k_weight: torch.Tensor, epsilon: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Every head of q [tokens, query_heads, head_dim] and k [tokens, kv_heads, head_dim], normalised by itself."""
-    q_out, k_out = torch.ops.kernelbraid.qk_norm(q.contiguous(), k.contiguous(), q_weight, k_weight, epsilon)
+    q_out, k_out = call("qk_norm", q.contiguous(), k.contiguous(), q_weight, k_weight, epsilon)
     return q_out, k_out
 
 

@@ -10,7 +10,7 @@ import torch
 from kernelbraid.kernels.runtime import linear as tabled
 from kernelbraid.kernels.runtime import tensors
 from kernelbraid.kernels.runtime.loading import Ran, count, digest, entry
-from kernelbraid.kernels.runtime.registering import by_rows, register
+from kernelbraid.kernels.runtime.registering import by_rows, call, register
 
 
 def linear(
@@ -21,7 +21,7 @@ def linear(
     `parts` are the parameters that lie in `weight` one after the other, where several layers are computed at once:
     the gradient goes to them.
     """
-    y = torch.ops.kernelbraid.linear(x.reshape(-1, x.shape[-1]).contiguous(), weight, list(parts), bias)
+    y = call("linear", x.reshape(-1, x.shape[-1]).contiguous(), weight, list(parts), bias)
     return y.view(*x.shape[:-1], weight.shape[0])
 
 

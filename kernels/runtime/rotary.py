@@ -6,7 +6,7 @@ import torch
 
 from kernelbraid.kernels.runtime import tensors
 from kernelbraid.kernels.runtime.loading import entry
-from kernelbraid.kernels.runtime.registering import by_rows, register
+from kernelbraid.kernels.runtime.registering import by_rows, call, register
 
 
 def rope(
@@ -16,7 +16,7 @@ def rope(
 
     cos_sin [max_position, head_dim] float32 has the cosines of a position's pairs first, then the sines.
     """
-    q_out, k_out = torch.ops.kernelbraid.rope(q.contiguous(), k.contiguous(), positions, cos_sin)
+    q_out, k_out = call("rope", q.contiguous(), k.contiguous(), positions, cos_sin)
     return q_out, k_out
 
 

@@ -6,7 +6,7 @@ import torch
 
 from kernelbraid.kernels.runtime import tensors
 from kernelbraid.kernels.runtime.loading import entry
-from kernelbraid.kernels.runtime.registering import by_rows, register
+from kernelbraid.kernels.runtime.registering import by_rows, call, register
 
 BLOCKS = (64, 128)
 
@@ -16,7 +16,7 @@ def topk_softmax(logits: torch.Tensor, k: int, of_chosen: bool = True) -> tuple[
 
     Weights add up to 1 over the chosen experts, or over all of them when not `of_chosen`. The lower index wins ties.
     """
-    weights, ids = torch.ops.kernelbraid.topk_softmax(logits.contiguous(), k, of_chosen)
+    weights, ids = call("topk_softmax", logits.contiguous(), k, of_chosen)
     return weights, ids
 
 
@@ -26,7 +26,7 @@ def moe_align(ids: torch.Tensor, experts: int, block: int) -> tuple[torch.Tensor
     order [blocks, block] holds tokens * k in empty places, block_expert [blocks] -1 where a block is not needed, and
     ends [experts] where each expert's places end.
     """
-    order, block_expert, ends = torch.ops.kernelbraid.moe_align(ids.contiguous(), experts, block)
+    order, block_expert, ends = call("moe_align", ids.contiguous(), experts, block)
     return order, block_expert, ends
 
 
@@ -38,12 +38,12 @@ def moe_linear(
     ids [rows, each] int32 are the slots' experts, order and block_expert those of `moe_align` in blocks of 64 or 128.
     A result has the same bits whatever else is in the batch. in and out are multiples of 16.
     """
-    return torch.ops.kernelbraid.moe_linear(x.contiguous(), weight, ids, order, block_expert)
+    return call("moe_linear", x.contiguous(), weight, ids, order, block_expert)
 
 
 def moe_combine(outputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Sum over slots of weights [tokens, k] float32 times outputs [tokens, k, hidden] bfloat16, first slot to last."""
-    return torch.ops.kernelbraid.moe_combine(outputs.contiguous(), weights.contiguous())
+    return call("moe_combine", outputs.contiguous(), weights.contiguous())
 
 
 def _topk_softmax(logits: torch.Tensor, k: int, of_chosen: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -326,3 +326,17 @@ def test_tracing_sees_shapes_alone() -> None:
 
     # then
     assert torch.equal(traced(x, weight), rms_norm(x, weight) * 2)
+
+
+def test_fake_tensors_launch_nothing_without_a_gradient_either() -> None:
+    # given
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    # when
+    with FakeTensorMode() as fake, torch.no_grad():
+        x, weight = fake.from_tensor(drawn(5, 64).detach()), fake.from_tensor(drawn(64).detach())
+        y = rms_norm(x, weight)
+
+    # then
+    assert y.shape == (5, 64)
+    assert ran() == ()
