@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernelbraid.kernels.audit.cuda.policy import forbidden
-from kernelbraid.kernels.operators.cases import Call, load_reference
+from kernelbraid.kernels.operators.cases import Call, load_module, load_reference
 from kernelbraid.kernels.operators.catalogue import Facts, Mechanism, apply, load_catalogue
 from kernelbraid.kernels.operators.operator import (
     Entry,
@@ -38,6 +38,12 @@ ROOT_LIMITS = {
 BY_ROWS_LIMITS = {"registers": 170, "shared_bytes": 10_000, "spill_bytes": 16, "launches": 1}
 """Those of the operators that read and write each row once, in one launch; a predicate or two may be spilled."""
 SM_90_SPILL_BYTES = 160
+BEST: Mapping[str, tuple[str, ...]] = {
+    name: found
+    for name in NAMES
+    if (found := vars(load_module(load_operator(name, "triton").folder / "triton" / "catalogue.py")).get("BEST"))
+}
+"""Mechanisms by operator whose product ships as its best."""
 EVERYTHING = Facts(frozenset(), {"full": 0.5, "decode": 0.5, "bfloat16": 1.0}, {}, 0, 0)
 
 Calls = Iterable[tuple[Entry, Mapping[str, int]]]
@@ -162,6 +168,29 @@ def test_a_mechanism_keeps_the_rules_and_edits_what_its_scope_says_and_only_once
     if not mechanism.endswith(("_more", "_fewer")):
         with pytest.raises(Refused, match=mechanism):
             apply([chosen], after)
+
+
+@pytest.mark.parametrize("name", BEST)
+def test_the_best_is_the_root_after_mechanisms_of_the_catalogue(name: str) -> None:
+    operator = load_operator(name, "triton")
+    catalogue = {each.name: each for each in load_catalogue(operator, "triton")}
+    assert dict(operator.best_sources()) == apply([catalogue[each] for each in BEST[name]], operator.root_sources())
+
+
+@pytest.mark.parametrize("name", BEST)
+def test_the_best_compiles_for_what_is_timed_within_the_roots_limits(
+    name: str, compiler: TritonCompiler, tmp_path: Path
+) -> None:
+    # given
+    operator = load_operator(name, "triton")
+
+    # when
+    timed = [(operator.entry(workload.entry), workload.dims) for workload in operator.workloads]
+    said, facts = built(compiler, tmp_path, operator.best_sources(), timed)
+
+    # then
+    assert facts, said
+    assert {key: facts[key] for key, most in ROOT_LIMITS.get(name, BY_ROWS_LIMITS).items() if facts[key] > most} == {}
 
 
 @pytest.mark.parametrize("name", NAMES)
