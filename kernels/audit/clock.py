@@ -6,7 +6,6 @@ runner; all such copies are made again in a process that was never timed and mus
 """
 
 import ctypes
-import math
 import secrets
 from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
@@ -151,6 +151,17 @@ class Harness:
         except AuditFailure as failure:
             return progress.timing(self._judged(failure))
         return progress.timing(None)
+
+    def compare(self, candidate: Candidate, incumbent: Candidate, groups: int) -> Blocks:
+        """Two artifacts beside each other in so many groups of a confirmation; nothing is decided or checked.
+
+        Raises AuditFailure.
+        """
+        self._ready()
+        arms = {INCUMBENT: self._artifact(incumbent), CANDIDATE: self._artifact(candidate)}
+        cpu = frozenset([self._timing_cpu])
+        with lock.held(self._timing_lock), _on_cpus(cpu), self._session(arms) as session:
+            return session.run(replace(self._confirming.alone(), groups=groups, copies=0))
 
     def close(self) -> None:
         """Remove the temporary files; processes end with the audit that started them."""

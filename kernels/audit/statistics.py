@@ -20,8 +20,11 @@ MOST_DELTA_RATIO = 0.008
 STANDARD_ERRORS_IN_DELTA = 3.0
 LEAST_GROUPS = 8
 """Groups of a confirmation that may promote; with fewer, their own scatter says too little of the error."""
+FEW_GROUPS = 6
+LARGE_GAIN_RATIO = 0.1
+"""Of a gain like this fewer tell enough: it lies many margins away from where an error of the error would matter."""
 LIKELY_ERRORS = 5.0
-LIKELY_GROUPS = 16
+LIKELY_GROUPS = 24
 """A bound lies so many standard errors above its estimate at a late confirmation's alpha: to come that close to the
 margin, and no closer, up to so many groups are worth their time."""
 USUAL_GROUP_ERROR = 0.012
@@ -86,7 +89,8 @@ def needs_more_groups(blocks: Blocks, weights: Mapping[str, float]) -> bool:
         return False
     margin = _delta_ratio(identical_error(blocks, weights))
     short = mean + LIKELY_ERRORS * error > math.log(1 - margin) and blocks.groups < LIKELY_GROUPS
-    return short or blocks.groups < LEAST_GROUPS or margin > MOST_DELTA_RATIO
+    least = FEW_GROUPS if mean < math.log(1 - LARGE_GAIN_RATIO) else LEAST_GROUPS
+    return short or blocks.groups < least or margin > MOST_DELTA_RATIO
 
 
 def needs_more_screening(blocks: Blocks, weights: Mapping[str, float]) -> bool:

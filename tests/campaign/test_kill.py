@@ -279,7 +279,7 @@ def test_with_real_audits_kills_lose_and_repeat_nothing_and_leave_no_process(kil
     moments = random.Random(5)
     for _ in range(5):
         pid = killing.drivers.start(**killing.order(), real=True)
-        time.sleep(moments.uniform(1, 6))
+        time.sleep(moments.uniform(0.7, 2.5))
         under_way = descendants(pid)
         os.kill(pid, signal.SIGKILL)
         assert killing.drivers.wait(pid) == KILLED

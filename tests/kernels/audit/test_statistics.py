@@ -231,7 +231,9 @@ def test_a_confirmation_ends_as_soon_as_there_is_no_gain() -> None:
 def test_a_confirmation_takes_more_groups_until_its_margin_is_small_enough() -> None:
     rng = np.random.default_rng(28)
     few = stages.confirm(Simulated(rng, 0.8, restart_noise=0.001, drift=0.002, noise=quiet), WEIGHTS)
-    assert few.groups == statistics.LEAST_GROUPS
+    assert few.groups == statistics.FEW_GROUPS
+    small = stages.confirm(Simulated(rng, 0.95, restart_noise=0.001, drift=0.002, noise=quiet), WEIGHTS)
+    assert small.groups == statistics.LEAST_GROUPS
     many = stages.confirm(Simulated(rng, 0.8, restart_noise=0.015), WEIGHTS)
     assert statistics.LEAST_GROUPS < many.groups <= plan.CONFIRMATION.most_groups
     assert len(many.samples_ns[ROOT]) == plan.BESIDE_GROUPS
