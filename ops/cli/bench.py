@@ -54,6 +54,9 @@ def audit(
     operators: Annotated[
         str, typer.Option(metavar="NAMES", help="Operators whose catalogue is walked; none when empty.")
     ] = "attention,rms_norm",
+    campaign: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Audits of a campaign on each operator; none when 0.")
+    ] = 40,
     target: Annotated[
         str, typer.Option(metavar="TARGET", help="cpu or triton; true gains are made for cpu alone.")
     ] = "cpu",
@@ -61,11 +64,11 @@ def audit(
 ) -> None:
     """Audit real kernels on this machine: false promotions, power, and seconds an audit.
 
-    Nothing is recorded in a store. The full measurement takes about twenty minutes and wants a machine to itself.
+    Nothing is recorded in a store. The full measurement takes about fifteen minutes and wants a machine to itself.
     """
     if trials and target != "cpu":
         raise typer.BadParameter("a true gain is made for target cpu alone; add --trials 0", param_hint="--target")
-    figures = bench_audit(identical, trials, tuple(name for name in operators.split(",") if name), target)
+    figures = bench_audit(identical, trials, tuple(name for name in operators.split(",") if name), target, campaign)
     if json:
         emit(figures)
         return
