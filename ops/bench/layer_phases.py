@@ -113,8 +113,7 @@ def decode(stack: Stack, masked: bool) -> Phase:
         hidden = stack.token
         with torch.no_grad():
             if stack.arm == "unified":
-                more, total = run_layers(stack.layers, hidden, angles, cache)
-                torch.add(total, more)
+                torch.add(*run_layers(stack.layers, hidden, angles, cache))
                 return
             for layer in stack.layers:
                 hidden = layer(
