@@ -29,7 +29,7 @@ import torch
 import torch.nn.attention
 
 from kernelbraid.kernels.audit.comparison import inaccuracy
-from kernelbraid.kernels.operators.cases import Call, load_reference
+from kernelbraid.kernels.operators.cases import Agreement, Call, load_reference
 from kernelbraid.kernels.operators.catalogue import apply, load_catalogue
 from kernelbraid.kernels.operators.operator import (
     Entry,
@@ -117,21 +117,39 @@ class Implementation:
     operator: Operator
     module: Any
 
-    def run(self, call: Call) -> Mapping[str, torch.Tensor]:
+    def run(self, call: Call, kept: "Kept | None" = None) -> Mapping[str, torch.Tensor]:
         """The outputs of one call, on memory poisoned beforehand."""
-        arguments = self.arguments(call)
+        arguments = self.arguments(call, kept)
         vars(self.module)[call.entry.symbol](*arguments)
         names = [tensor.name for tensor in call.entry.outputs]
         return dict(zip(names, arguments[len(call.entry.inputs) :], strict=True))
 
-    def arguments(self, call: Call) -> list[torch.Tensor]:
+    def arguments(self, call: Call, kept: "Kept | None" = None) -> list[torch.Tensor]:
         """Inputs on the device, and outputs full of what no entry writes."""
-        inputs = [_on_device(np.asarray(call.inputs[tensor.name])) for tensor in call.entry.inputs]
+        place = kept.on_device if kept is not None else _on_device
+        inputs = [place(np.asarray(call.inputs[tensor.name])) for tensor in call.entry.inputs]
         outputs = [
             torch.full(tensor.resolve(call.dims), POISON[tensor.dtype], dtype=TORCH_DTYPES[tensor.dtype], device=DEVICE)
             for tensor in call.entry.outputs
         ]
         return [*inputs, *outputs]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the calls of one shape share, on the device once: a table, a weight."""
+
+    shared: Mapping[int, torch.Tensor]
+
+    @classmethod
+    def of(cls, call: Call) -> "Kept":
+        """The inputs of the whole call."""
+        return cls({id(values): _on_device(np.asarray(values)) for values in call.inputs.values()})
+
+    def on_device(self, values: np.ndarray[Any, Any]) -> torch.Tensor:
+        """A shared tensor, else a new one."""
+        found = self.shared.get(id(values))
+        return found if found is not None else _on_device(values)
 
 
 def load(operator: Operator, sources: Sources, folder: Path) -> Implementation:
@@ -188,24 +206,36 @@ def disagreements(implementation: Implementation, shapes: int, seed: int = 0) ->
         call = Call(entry, dims, reference.make_inputs(entry, dims, rng, style))
         whole = implementation.run(call)
         where = f"{full_name} {dims} {style}"
+        compared = list(_compared(implementation, call, decode, whole))
+        differing = torch.stack([count for _, _, count in compared]).tolist() if compared else []
         counts["shapes"] += 1
-        made, outputs = call, whole
-        for agreement in reference.agreements(call, decode):
-            if agreement.call is not made:
-                made, outputs = agreement.call, implementation.run(agreement.call)
-            got = outputs[agreement.output]
-            index = tuple(
-                torch.from_numpy(part).to(DEVICE) if isinstance(part, np.ndarray) else part for part in agreement.index
-            )
-            expected = whole[agreement.output][index]
-            differing = int((bits(got) != bits(expected)).sum()) if got.shape == expected.shape else got.numel()
-            counts["calls"] += 1
-            counts["elements"] += got.numel()
-            counts["differing"] += differing
-            if differing:
-                found.append(f"{where}: {agreement.output} of {dict(agreement.call.dims)}: {differing} differ")
+        counts["calls"] += len(compared)
+        counts["elements"] += sum(elements for _, elements, _ in compared)
+        counts["differing"] += sum(differing)
+        for (agreement, _, _), count in zip(compared, differing, strict=True):
+            if count:
+                found.append(f"{where}: {agreement.output} of {dict(agreement.call.dims)}: {count} differ")
         found += _inaccuracies(operator, call, whole, where)
     return counts, found
+
+
+def _compared(
+    implementation: Implementation, call: Call, decode: Entry, whole: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[Agreement, int, torch.Tensor]]:
+    """Every agreement of a call, how many elements it has and, on the device, how many of them differ."""
+    kept = Kept.of(call)
+    made, outputs = call, whole
+    for agreement in load_reference(implementation.operator).agreements(call, decode):
+        if agreement.call is not made:
+            made, outputs = agreement.call, implementation.run(agreement.call, kept)
+        got = outputs[agreement.output]
+        index = tuple(
+            torch.from_numpy(part).to(DEVICE) if isinstance(part, np.ndarray) else part for part in agreement.index
+        )
+        expected = whole[agreement.output][index]
+        if got.shape != expected.shape:
+            raise ValueError(f"{agreement.output}: {list(got.shape)} is compared with {list(expected.shape)}")
+        yield agreement, got.numel(), (bits(got) != bits(expected)).sum()
 
 
 def _inaccuracies(operator: Operator, call: Call, outputs: Mapping[str, torch.Tensor], where: str) -> Iterator[str]:

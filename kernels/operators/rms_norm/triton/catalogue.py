@@ -39,9 +39,10 @@ def _warps(count: int, sources: Sources) -> Sources:
 def _by_size(elements: int, sources: Sources) -> Sources:
     """Both paths call one function of the row's size: never of the batch."""
     chosen = (
+        f"THREAD_ELEMENTS = {elements}\n\n\n"
         "def warps_of(hidden: int) -> int:\n"
-        f'    """{elements} elements of a row in each thread, whatever the batch: the sum follows from it."""\n'
-        f"    return max(1, min(16, triton.next_power_of_2(hidden) // {32 * elements}))\n"
+        '    """So many elements of a row in each thread, whatever the batch: the order of the sum follows."""\n'
+        "    return max(1, min(16, triton.next_power_of_2(hidden) // (32 * THREAD_ELEMENTS)))\n"
     )
     sources = edit_region(sources, "row", "WARPS = 8\n", chosen)
     for path in ("full", "decode"):
@@ -132,3 +133,5 @@ CATALOGUE: tuple[Mechanism, ...] = (
     _streamed_mechanism("full"),
     _streamed_mechanism("decode"),
 )
+BEST = ("warps_of_32",)
+"""The mechanisms that make `best` of the root; its README says what was measured."""

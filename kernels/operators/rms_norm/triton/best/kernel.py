@@ -1,0 +1,65 @@
+"""rms_norm for Triton, plain: one program for each row, the whole row in registers."""
+
+import torch
+import triton
+import triton.language as tl
+
+# region row
+THREAD_ELEMENTS = 32
+
+
+def warps_of(hidden: int) -> int:
+    """So many elements of a row in each thread, whatever the batch: the order of the sum follows."""
+    return max(1, min(16, triton.next_power_of_2(hidden) // (32 * THREAD_ELEMENTS)))
+
+
+@triton.jit
+def normalised(values, weights, hidden, epsilon):
+    """One row, scaled. tl.sum adds in an order that follows from the block's size, its dtype and the warps."""
+    mean = tl.div_rn(tl.sum(values * values, axis=0), tl.cast(hidden, tl.float32))
+    return values * tl.div_rn(1.0, tl.sqrt_rn(mean + epsilon)) * weights
+
+
+# endregion row
+
+
+# region full
+@triton.jit
+def full(x, weight, y, hidden, epsilon, BLOCK: tl.constexpr):
+    """One row of x."""
+    row = tl.program_id(0).to(tl.int64) * hidden
+    k = tl.arange(0, BLOCK)
+    inside = k < hidden
+    values = tl.load(x + row + k, mask=inside, other=0.0).to(tl.float32)
+    weights = tl.load(weight + k, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + row + k, normalised(values, weights, hidden, epsilon).to(y.dtype.element_ty), mask=inside)
+
+
+def rms_norm_full_bf16(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, epsilon: float = 1e-6) -> None:
+    """y [rows, hidden] from x [rows, hidden] and weight [hidden]."""
+    rows, hidden = x.shape
+    full[(rows,)](x, weight, y, hidden, epsilon, BLOCK=triton.next_power_of_2(hidden), num_warps=warps_of(hidden))
+
+
+# endregion full
+
+
+# region decode
+@triton.jit
+def decode(x, weight, y, hidden, epsilon, BLOCK: tl.constexpr):
+    """One row of x."""
+    row = tl.program_id(0).to(tl.int64) * hidden
+    k = tl.arange(0, BLOCK)
+    inside = k < hidden
+    values = tl.load(x + row + k, mask=inside, other=0.0).to(tl.float32)
+    weights = tl.load(weight + k, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + row + k, normalised(values, weights, hidden, epsilon).to(y.dtype.element_ty), mask=inside)
+
+
+def rms_norm_decode_bf16(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, epsilon: float = 1e-6) -> None:
+    """y [rows, hidden] from x [rows, hidden] and weight [hidden]."""
+    rows, hidden = x.shape
+    decode[(rows,)](x, weight, y, hidden, epsilon, BLOCK=triton.next_power_of_2(hidden), num_warps=warps_of(hidden))
+
+
+# endregion decode
