@@ -44,7 +44,7 @@ _MORE = """    partial again = {{0}};
 
 
 def bench_audit(
-    identical: int, trials: int, operators: tuple[str, ...], target: str = "cpu", campaign: int = 0
+    identical: int, trials: int, operators: tuple[str, ...], target: str = "cpu", campaign: int = 0, walk: bool = True
 ) -> Figures:
     """Identical candidates, true gains of 2 %, and for each operator a greedy walk through its catalogue, then a
     campaign of so many audits as the planner orders them.
@@ -61,8 +61,9 @@ def bench_audit(
             if trials:
                 figures["true_gain"] = bench.found(bench.usual, trials)
     for name in operators:
-        with opened(name, target) as bench:
-            figures[name] = bench.walk()
+        if walk:
+            with opened(name, target) as bench:
+                figures[name] = bench.walk()
         if campaign:
             figures[f"{name}_campaign"] = bench_campaign(name, target, campaign)
     return figures | {"load_after": round(os.getloadavg()[0], 2)}

@@ -54,6 +54,7 @@ def audit(
     operators: Annotated[
         str, typer.Option(metavar="NAMES", help="Operators whose catalogue is walked; none when empty.")
     ] = "attention,rms_norm",
+    walk: Annotated[bool, typer.Option(help="Try every mechanism once, on the best so far.")] = True,
     campaign: Annotated[
         int, typer.Option(min=0, metavar="N", help="Audits of a campaign on each operator; none when 0.")
     ] = 40,
@@ -68,7 +69,8 @@ def audit(
     """
     if trials and target != "cpu":
         raise typer.BadParameter("a true gain is made for target cpu alone; add --trials 0", param_hint="--target")
-    figures = bench_audit(identical, trials, tuple(name for name in operators.split(",") if name), target, campaign)
+    names = tuple(name for name in operators.split(",") if name)
+    figures = bench_audit(identical, trials, names, target, campaign, walk)
     if json:
         emit(figures)
         return
