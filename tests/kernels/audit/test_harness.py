@@ -14,6 +14,7 @@ import pytest
 
 from kernelbraid.kernels.audit import harness as harness_module
 from kernelbraid.kernels.audit import lock, sandbox
+from kernelbraid.kernels.audit.build import LARGE_SOURCE_BYTES
 from kernelbraid.kernels.audit.harness import Harness
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.outcome import AuditOutcome, Candidate, Correctness, Infrastructure
@@ -132,6 +133,15 @@ def test_a_slow_compilation_is_stopped(scale: Operator, root: Candidate, lock_pa
 def _macro_bomb() -> str:
     lines = ["#define A0 1"] + [f"#define A{n} A{n - 1}+A{n - 1}" for n in range(1, 29)]
     return "\n".join([*lines, "static int bomb = A28;"])
+
+
+def test_a_large_source_is_built_in_parts_and_whole_where_that_fails(harness: Harness, root: Candidate) -> None:
+    ((file, text),) = root.sources.items()
+    large = Candidate("large", {file: text + "// " + "x" * LARGE_SOURCE_BYTES + "\n"})
+    builder = harness._builder(harness._sandbox)
+    assert replace(builder, large_flags=("-DPART",)).build(large).digest == builder.build(large).digest
+    unlinkable = replace(builder, large_flags=("-Wl,--no-such-flag",))
+    assert unlinkable.build(large).digest == builder.build(root).digest
 
 
 def test_a_box_that_does_not_work_refuses_every_audit(

@@ -1,5 +1,6 @@
 """What a timed candidate must not be able to foresee: which message is copied, and anything of its next inputs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.clock import Session
 from kernelbraid.kernels.audit.harness import Harness
 from kernelbraid.kernels.audit.memory import Inputs
-from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT
+from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, Candidate
 from kernelbraid.kernels.audit.plan import Plan
 from kernelbraid.kernels.audit.timed_inputs import TimedInputs
 from kernelbraid.kernels.operators.cases import load_reference
@@ -56,3 +57,14 @@ def test_any_timed_message_may_be_the_one_that_is_copied(timed: Session) -> None
         for place in drawn:
             places[place] = True
     assert places.all()
+
+
+def test_every_message_of_a_visit_has_other_inputs(harness: Harness, root: Candidate) -> None:
+    """In C, where a function of that name in another library would once have been called instead of ours."""
+    artifact = harness._artifact(root)
+    with harness._session({INCUMBENT: artifact, CANDIDATE: artifact}) as timed:
+        timed.run(replace(PLAN, copies=0))
+        places = [place for drawn in timed._sets for place in drawn.layout.calls[0].inputs]
+        before = [timed.inputs.view(place).copy() for place in places]
+        timed.run(replace(PLAN, copies=0))
+        assert all((timed.inputs.view(place) != old).any() for place, old in zip(places, before, strict=True))
