@@ -21,6 +21,7 @@ from kernelbraid.kernels.models.unified import run_layers
 from kernelbraid.kernels.models.widths import WIDTHS
 from kernelbraid.kernels.runtime import ran, reset_ran
 
+DEVICE = "cuda"
 BATCH, TOKENS = 8, 1024
 STACK = 4
 """Layers in a decoded graph, so that each finds its weights in memory and not in a cache."""
@@ -73,7 +74,7 @@ def build(arm: str, name: str) -> Stack:
     torch.manual_seed(0)
     sizes = dict(WIDTHS[name]) | {"vocab_size": 512, "num_hidden_layers": STACK, "max_position_embeddings": 4096}
     config = transformers.AutoConfig.for_model(**sizes)
-    with torch.device("cuda"):
+    with torch.device(DEVICE):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
         hidden = torch.randn(BATCH, TOKENS, config.hidden_size, dtype=torch.bfloat16)
     model.eval()
@@ -102,7 +103,7 @@ def decode(stack: Stack, masked: bool) -> Phase:
     cache, more, begin = stack.stored()
     angles = stack.angles(stack.token, TOKENS - 1)
     whole = stack.angles(stack.hidden, 0)
-    mask = torch.ones(BATCH, 1, 1, TOKENS, dtype=torch.bool, device="cuda") if masked else None
+    mask = torch.ones(BATCH, 1, 1, TOKENS, dtype=torch.bool, device=DEVICE) if masked else None
     begin(False)
     with torch.no_grad():
         for layer in stack.layers:
