@@ -11,7 +11,7 @@ def unify(
     """Make a Hugging Face Qwen2, Qwen3, Qwen3-MoE or Llama model keep its bits between a full forward and decode.
 
     Changes the model in place and gives it back; `kernels.models.unify.unify` says what the arguments mean. Needs
-    torch and transformers: pip install 'kernelbraid[gpu]' transformers.
+    torch, triton and transformers: pip install 'kernelbraid[gpu,models]'.
     """
     from kernelbraid.kernels.models.unify import unify as change
 
