@@ -26,7 +26,7 @@ SEED = 20261130
 CHECKED_BYTES = 1 << 30
 """Results larger than this are checked on fewer rows: a check must not need the memory that a model needs."""
 
-_prepared: dict[tuple[int, int, int], Chosen] = {}
+_prepared: dict[tuple[int, int, int, bool], Chosen] = {}
 _lock = threading.Lock()
 _log = logging.getLogger(__name__)
 
@@ -51,21 +51,21 @@ class LinearBitsDiffer(LinearError):
         self.chosen, self.rows, self.differing = chosen, rows, differing
 
 
-def prepare(outs: int, width: int, device: int | None = None) -> Chosen:
+def prepare(outs: int, width: int, device: int | None = None, biased: bool = False) -> Chosen:
     """Choose how a weight [outs, width] is multiplied on a device, and check that all ways agree; once for each.
 
-    Takes a fraction of a second and memory for one weight and two results. Not while a CUDA graph is captured.
-    Raises LinearUnsupported, LinearBitsDiffer.
+    With a bias it is another check, as cuBLASLt adds one in other kernels. Takes a fraction of a second, and memory for
+    one weight and two results. Not while a CUDA graph is captured. Raises LinearUnsupported, LinearBitsDiffer.
     """
     index = torch.cuda.current_device() if device is None else device
     with _lock:
-        key = (index, outs, width)
+        key = (index, outs, width, biased)
         if key not in _prepared:
             _refuse_device(index)
             _refuse_shape(outs, width)
             with torch.cuda.device(index):
                 chosen = table().choose(outs, width, torch.cuda.get_device_name(index), _library_version())
-                _check(chosen)
+                _check(chosen, biased)
             _log.info("linear %d -> %d: %s, chunks of %d steps", width, outs, chosen.origin, chosen.chunk_steps)
             _prepared[key] = chosen
         return _prepared[key]
@@ -78,7 +78,9 @@ def linear(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, bias: torch
     Raises LinearUnsupported, LinearBitsDiffer.
     """
     _refuse_tensors(x, weight, out, bias)
-    chosen = _prepared.get((x.device.index, *weight.shape)) or _prepare_now(x, weight)
+    outs, width = weight.shape
+    biased = bias is not None
+    chosen = _prepared.get((x.device.index, outs, width, biased)) or _prepare_now(x.device.index, outs, width, biased)
     for first in range(0, x.shape[0], MOST_ROWS):
         rows = slice(first, first + MOST_ROWS)
         _multiply(chosen, x[rows], weight, out[rows], bias)
@@ -99,11 +101,11 @@ def _multiply(
         linear_library.run(way.algorithm, x, weight, out, bias)
 
 
-def _prepare_now(x: torch.Tensor, weight: torch.Tensor) -> Chosen:
+def _prepare_now(device: int, outs: int, width: int, biased: bool) -> Chosen:
     if torch.cuda.is_current_stream_capturing():
-        outs, width = weight.shape
-        raise LinearUnsupported(f"{width} -> {outs} is not prepared and a graph is captured: prepare({outs}, {width})")
-    return prepare(weight.shape[0], weight.shape[1], x.device.index)
+        call = f"prepare({outs}, {width}{', biased=True' if biased else ''})"
+        raise LinearUnsupported(f"{width} -> {outs} is not prepared and a graph is captured: call {call} before")
+    return prepare(outs, width, device, biased)
 
 
 def _library_version() -> int | None:
@@ -113,17 +115,18 @@ def _library_version() -> int | None:
         return None
 
 
-def _check(chosen: Chosen) -> None:
+def _check(chosen: Chosen, biased: bool) -> None:
     """Every way, at the fewest, the most and a middling number of its rows, against the same rows of the largest."""
     generator = torch.Generator("cuda").manual_seed(SEED)
     most = MOST_ROWS if MOST_ROWS * chosen.outs * 2 <= CHECKED_BYTES else _rows_that_fit(chosen)
     x, weight = (_random(rows, chosen.width, generator) for rows in (most, chosen.outs))
+    bias = _random(1, chosen.outs, generator)[0] if biased else None
     expected = x.new_empty(most, chosen.outs)
-    _multiply(chosen, x, weight, expected, None)
+    _multiply(chosen, x, weight, expected, bias)
     result = torch.empty_like(expected)
     for rows in _checked_rows(chosen, most):
         result[:rows].fill_(float("nan"))
-        _multiply(chosen, x[:rows], weight, result[:rows], None)
+        _multiply(chosen, x[:rows], weight, result[:rows], bias)
         differing = int((result[:rows].view(torch.int16) != expected[:rows].view(torch.int16)).sum())
         if differing:
             raise LinearBitsDiffer(chosen, rows, differing)

@@ -95,6 +95,7 @@ class Layout:
     chunk_steps: int
 
 
+@lru_cache(maxsize=65536)
 def layout(tile: Tile, rows: int, outs: int, width: int, chunk_steps: int, multiprocessors: int) -> Layout:
     """How a call with these sizes is launched. Raises TileError when the tile cannot take it."""
     steps = _ceil(width, STEP)
