@@ -74,7 +74,7 @@ def _change_layer(layer: torch.nn.Module) -> None:
 def _prepare(module: Any) -> None:
     """Check a linear layer's bits before anything depends on them, and not while a graph is captured."""
     if type(module).forward in (_linear, _router):
-        prepare(module.weight, getattr(module, "bias", None) is not None)
+        prepare(module.weight, type(module).forward is _linear and module.bias is not None)
     for joined in (value for value in vars(module).values() if isinstance(value, Joined)):
         prepare(joined.weight, joined.bias is not None)
 

@@ -45,7 +45,8 @@ def product(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, bias: torch.
 def prepare(weight: torch.Tensor, biased: bool = False) -> None:
     """Choose how a weight [out, in] is multiplied on its device, and check there that no number of rows matters.
 
-    `biased`: that it does not with a bias either. Where a table chooses; once for each shape, in a fraction of a second. Raises tabled.LinearBitsDiffer.
+    `biased`: that it does not with a bias either. Where a table chooses; once for each shape, in a fraction of a
+    second. Raises tabled.LinearBitsDiffer.
     """
     if _by_table(weight.device):
         outs, width = weight.shape
