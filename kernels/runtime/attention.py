@@ -134,15 +134,36 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _backward(ctx: Any, gradient: torch.Tensor, _: Any) -> tuple[Any, ...]:
-    """PyTorch's FlashAttention-2 backward, on this forward's output and log-sum-exp."""
     q, k, v, cu_queries, cu_keys, out, lse = ctx.saved_tensors
+    return (
+        *gradients(gradient.contiguous(), q, k, v, out, lse, cu_queries, cu_keys, *ctx.most),
+        None,
+        None,
+        None,
+        None,
+    )
+
+
+def gradients(
+    gradient: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    cu_queries: torch.Tensor,
+    cu_keys: torch.Tensor,
+    most_queries: int,
+    most_keys: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of q, k and v, by PyTorch's FlashAttention-2 backward on this forward's output and log-sum-exp."""
     unused = torch.empty(2, dtype=torch.uint64, device=q.device)
-    gradients = torch.ops.aten._flash_attention_backward(
-        *(gradient.contiguous(), q, k, v, out, lse.t().contiguous(), cu_queries, cu_keys, *ctx.most),
+    of_q, of_k, of_v = torch.ops.aten._flash_attention_backward(
+        *(gradient, q, k, v, out, lse.t().contiguous(), cu_queries, cu_keys, most_queries, most_keys),
         *(0.0, True, unused, unused),
         scale=q.shape[-1] ** -0.5,
     )
-    return (*gradients, None, None, None, None)
+    return of_q, of_k, of_v
 
 
 register(_attention, _attention_fake, _backward, _keep)

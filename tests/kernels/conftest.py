@@ -13,7 +13,7 @@ STAND_IN = Path(__file__).parent / "runtime" / "stand_in.py"
 def standing_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Entries in plain torch on the CPU instead of the packaged implementations, for one test."""
     pytest.importorskip("torch", reason="torch is not installed")
-    from kernelbraid.kernels.runtime import loading, tensors
+    from kernelbraid.kernels.runtime import attention, loading, tensors
 
     spec = importlib.util.spec_from_file_location("stand_in", STAND_IN)
     assert spec is not None
@@ -22,6 +22,7 @@ def standing_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     spec.loader.exec_module(module)
     monkeypatch.setattr(loading, "_module", lambda operator, path: module)
     monkeypatch.setattr(tensors, "DEVICE", "cpu")
+    monkeypatch.setattr(attention, "gradients", module.attention_gradients)
     for cached in (loading.implementation, loading.entry):
         cached.cache_clear()
     loading.reset_ran()

@@ -19,6 +19,8 @@ NEAR = 0.02
 """Logits of these models are below 1; bfloat16 has eight bits."""
 pytestmark = pytest.mark.usefixtures("standing_in", "starved")
 
+ALIKE = 0.98
+"""Cosine between two gradients that were rounded on different ways."""
 EVERYWHERE = ("attention", "embedding", "fused_add_rms_norm", "linear", "rms_norm", "rope_store", "silu_and_mul")
 
 Small = Callable[[str], Any]
@@ -78,6 +80,27 @@ def test_unified_ragged_decode_follows_the_full_forward(model_type: str, more: i
     assert agreement.rows == 34
     assert agreement.largest_difference < NEAR
     assert {"kv_cache_store", "rope_store"} <= {each.operator for each in ran()}
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_gradients_are_those_of_the_stock_model(model_type: str, checkpointed: bool, small: Small, ids: Any) -> None:
+    # given
+    def gradients(model: Any) -> dict[str, Any]:
+        model.train()
+        if checkpointed:
+            model.gradient_checkpointing_enable()
+        scores = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+        torch.nn.functional.cross_entropy(scores.flatten(0, 1), ids[:, 1:].flatten()).backward()
+        return {name: value.grad.float().flatten() for name, value in model.named_parameters()}
+
+    # when
+    stock, ours = gradients(small(model_type)), gradients(unify(small(model_type)))
+
+    # then
+    assert ours.keys() == stock.keys()
+    for name, gradient in stock.items():
+        assert torch.nn.functional.cosine_similarity(ours[name], gradient, dim=0) > ALIKE, name
 
 
 def test_a_moved_weight_is_noticed_and_unify_mends_it(small: Small, ids: Any) -> None:

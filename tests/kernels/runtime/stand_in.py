@@ -34,6 +34,17 @@ def _causal(q, k, v):  # type: ignore[no-untyped-def]
     return torch.einsum("qhk,khd->qhd", scores.softmax(-1).nan_to_num(), v).to(q.dtype), scores.logsumexp(-1)
 
 
+def attention_gradients(gradient, q, k, v, out, lse, cu_queries, cu_keys, most_queries, most_keys):  # type: ignore[no-untyped-def]
+    """Instead of kernels/runtime's, which calls CUDA's."""
+    q, k, v = (t.detach().requires_grad_() for t in (q, k, v))
+    with torch.enable_grad():
+        for sequence in range(len(cu_queries) - 1):
+            rows, keys = (slice(*cu[sequence : sequence + 2].tolist()) for cu in (cu_queries, cu_keys))
+            again, _ = _causal(q[rows], k[keys], v[keys])
+            again.backward(gradient[rows])
+    return q.grad, k.grad, v.grad
+
+
 def rms_norm_full_bf16(x, weight, y, epsilon=1e-6):  # type: ignore[no-untyped-def]
     """Rows."""
     wide = x.double()

@@ -328,6 +328,27 @@ def test_tracing_sees_shapes_alone() -> None:
     assert torch.equal(traced(x, weight), rms_norm(x, weight) * 2)
 
 
+def test_attention_hands_its_output_and_lengths_to_the_backward() -> None:
+    # given
+    q, k, v, *rest = ragged()
+    exact = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
+
+    # when
+    out, _ = attention(q, k, v, *rest)
+    out.double().square().sum().backward()
+
+    # then
+    total = 0
+    for rows, keys in ((slice(0, 2), slice(0, 5)), (slice(2, 5), slice(5, 9))):
+        one, two, three = exact[0][rows], *(t[keys].repeat_interleave(2, 1) for t in exact[1:])
+        mask = torch.ones(len(one), len(two)).tril(len(two) - len(one)).bool()
+        weights = (torch.einsum("qhd,khd->hqk", one, two) / 8).masked_fill(~mask, -torch.inf).softmax(-1)
+        total = total + torch.einsum("hqk,khd->qhd", weights, three).square().sum()
+    total.backward()
+    for mine, other in zip((q, k, v), exact, strict=True):
+        assert (mine.grad - other.grad).abs().max() <= 0.03 * other.grad.abs().max()
+
+
 def test_fake_tensors_launch_nothing_without_a_gradient_either() -> None:
     # given
     from torch._subclasses.fake_tensor import FakeTensorMode
