@@ -209,7 +209,9 @@ def _decoded(
     slots = -(-longest // page_tokens)
     index = np.stack([every[place].q[row - steps + 1 : row + 1] for place, row in rows])
     inputs = _cache(full.inputs, known, slots, page_tokens)
-    inputs |= {"q": full.inputs["q"][index], "lengths": np.array([len(keys) for keys in known], np.int32)}
+    q = full.inputs["q"]
+    q = q if q.ndim == 3 else q.reshape(-1, *q.shape[-2:])
+    inputs |= {"q": q[index], "lengths": np.array([len(keys) for keys in known], np.int32)}
     heads = {name: full.dims[name] for name in ("query_heads", "kv_heads", "head_dim")}
     dims = {"batch": len(rows), "steps": steps, "pages": len(inputs["k"]), "page_tokens": page_tokens, "slots": slots}
     call = Call(decode, {**dims, **heads, "ragged": 1}, inputs)
