@@ -1,4 +1,4 @@
-"""Samples of timed calls: every packaged operator can take a decode call apart, and the parts are what they should be."""
+"""Samples of timed calls: every packaged operator takes a decode call apart, and the parts are what they should be."""
 
 from math import prod
 from pathlib import Path
