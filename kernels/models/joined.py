@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -21,13 +22,8 @@ class Joined:
         """All layers' results side by side. Raises Refusal when a parameter has left the shared memory."""
         if not torch.compiler.is_compiling():
             self._require_shared()
-        return linear(x, self.weight, [layer.weight for layer in self.layers], self._biases())
-
-    def _biases(self) -> torch.Tensor | None:
-        """All biases side by side, as the parameters where a gradient is wanted."""
-        if self.bias is None or not torch.is_grad_enabled():
-            return self.bias
-        return torch.cat([layer.bias for layer in self.layers])
+        weights, biases = ([getattr(layer, name) for layer in self.layers] for name in ("weight", "bias"))
+        return linear(x, _trained(self.weight, weights), None if self.bias is None else _trained(self.bias, biases))
 
     def _require_shared(self) -> None:
         at = self.weight.data_ptr()
@@ -35,6 +31,27 @@ class Joined:
             if layer.weight.data_ptr() != at:
                 raise Refusal("weights were moved or replaced after unify: call unify(model) again")
             at += layer.weight.nbytes
+
+
+def _trained(whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The whole, whose gradient goes to its parts where one is wanted. Nothing is copied."""
+    return _AsParts.apply(whole, *parts) if torch.is_grad_enabled() else whole
+
+
+def _forward(ctx: Any, whole: torch.Tensor, *parts: torch.Tensor) -> torch.Tensor:
+    ctx.rows = [len(part) for part in parts]
+    return whole.detach()
+
+
+def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    return (None, *gradient.split(ctx.rows))
+
+
+_AsParts: Any = type(
+    "_AsParts",
+    (torch.autograd.Function,),
+    {"forward": staticmethod(_forward), "backward": staticmethod(_backward), "__doc__": _trained.__doc__},
+)
 
 
 def join(layers: Sequence[torch.nn.Module]) -> Joined:

@@ -92,7 +92,7 @@ def _norm(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
 
 
 def _linear(self: Any, x: torch.Tensor) -> torch.Tensor:
-    return linear(x, self.weight, bias=self.bias)
+    return linear(x, self.weight, self.bias)
 
 
 def _rotary(self: Any, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

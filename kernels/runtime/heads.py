@@ -32,7 +32,7 @@ def heads(
     q and k are normalised where `norms` has a weight [head_dim] for each, and turned to positions [tokens] int64 of
     cos_sin [max_position, head_dim] float32.
     """
-    q, k, v = call("heads", q, k, v, positions, cos_sin, list(norms), epsilon)
+    q, k, v = call("heads", q, k, v, positions, cos_sin, *_pair(norms), epsilon)
     return q, k, v
 
 
@@ -52,7 +52,13 @@ def heads_stored(
 
     A token whose slot is -1 is padding and is stored nowhere. No backward.
     """
-    return call("heads_stored", q, k, v, positions, cos_sin, slots, k_cache, v_cache, list(norms), epsilon)
+    return call("heads_stored", q, k, v, positions, cos_sin, slots, k_cache, v_cache, *_pair(norms), epsilon)
+
+
+def _pair(norms: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    if len(norms) not in (0, 2):
+        raise ValueError(f"{NAME} takes a weight for q and one for k, or none, not {len(norms)}")
+    return (norms[0], norms[1]) if norms else (None, None)
 
 
 def _heads(
@@ -61,12 +67,13 @@ def _heads(
     v: torch.Tensor,
     positions: torch.Tensor,
     cos_sin: torch.Tensor,
-    norms: Sequence[torch.Tensor],
+    q_weight: torch.Tensor | None,
+    k_weight: torch.Tensor | None,
     epsilon: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    out = _heads_fake(q, k, v, positions, cos_sin, norms, epsilon)
+    out = _heads_fake(q, k, v, positions, cos_sin, q_weight, k_weight, epsilon)
     rows = torch.arange(len(q), device=q.device)
-    _launch(q, k, v, positions, cos_sin, rows, out, norms, epsilon)
+    _launch(q, k, v, positions, cos_sin, rows, out, q_weight, k_weight, epsilon)
     return out
 
 
@@ -76,10 +83,11 @@ def _heads_fake(
     v: torch.Tensor,
     positions: torch.Tensor,
     cos_sin: torch.Tensor,
-    norms: Sequence[torch.Tensor],
+    q_weight: torch.Tensor | None,
+    k_weight: torch.Tensor | None,
     epsilon: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    _check(q, k, v, positions, cos_sin, norms)
+    _check(q, k, v, positions, cos_sin, q_weight, k_weight)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
@@ -92,11 +100,12 @@ def _heads_stored(
     slots: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
-    norms: Sequence[torch.Tensor],
+    q_weight: torch.Tensor | None,
+    k_weight: torch.Tensor | None,
     epsilon: float,
 ) -> torch.Tensor:
-    out = _heads_stored_fake(q, k, v, positions, cos_sin, slots, k_cache, v_cache, norms, epsilon)
-    _launch(q, k, v, positions, cos_sin, slots, (out, k_cache, v_cache), norms, epsilon)
+    out = _heads_stored_fake(q, k, v, positions, cos_sin, slots, k_cache, v_cache, q_weight, k_weight, epsilon)
+    _launch(q, k, v, positions, cos_sin, slots, (out, k_cache, v_cache), q_weight, k_weight, epsilon)
     return out
 
 
@@ -109,10 +118,11 @@ def _heads_stored_fake(
     slots: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
-    norms: Sequence[torch.Tensor],
+    q_weight: torch.Tensor | None,
+    k_weight: torch.Tensor | None,
     epsilon: float,
 ) -> torch.Tensor:
-    _check(q, k, v, positions, cos_sin, norms)
+    _check(q, k, v, positions, cos_sin, q_weight, k_weight)
     tensors.bfloat16(NAME, k_cache=k_cache, v_cache=v_cache)
     tensors.of_dtype(NAME, torch.int64, slots=slots)
     tensors.shaped(NAME, "slots", slots, (q.shape[0],))
@@ -131,12 +141,13 @@ def _launch(
     cos_sin: torch.Tensor,
     slots: torch.Tensor,
     out: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    norms: Sequence[torch.Tensor],
+    q_weight: torch.Tensor | None,
+    k_weight: torch.Tensor | None,
     epsilon: float,
 ) -> None:
-    if norms:
+    if q_weight is not None:
         symbol = by_rows("qk_norm_rope_store", len(q))
-        entry(NAME, symbol)(q, k, v, *norms, positions, cos_sin, slots, *out, epsilon)
+        entry(NAME, symbol)(q, k, v, q_weight, k_weight, positions, cos_sin, slots, *out, epsilon)
     else:
         entry(NAME, by_rows("rope_store", len(q)))(q, k, v, positions, cos_sin, slots, *out)
 
@@ -147,9 +158,10 @@ def _check(
     v: torch.Tensor,
     positions: torch.Tensor,
     cos_sin: torch.Tensor,
-    norms: Sequence[torch.Tensor],
+    q_weight: torch.Tensor | None,
+    k_weight: torch.Tensor | None,
 ) -> None:
-    tensors.bfloat16(NAME, q=q, k=k, v=v, **{f"norms[{at}]": weight for at, weight in enumerate(norms)})
+    tensors.bfloat16(NAME, q=q, k=k, v=v)
     tensors.of_dtype(NAME, torch.int64, positions=positions)
     tensors.of_dtype(NAME, torch.float32, cos_sin=cos_sin)
     tensors.shaped(NAME, "q", q, ("tokens", "query_heads", "head_dim"))
@@ -157,18 +169,18 @@ def _check(
     tensors.shaped(NAME, "v", v, k.shape)
     tensors.shaped(NAME, "positions", positions, (q.shape[0],))
     tensors.shaped(NAME, "cos_sin", cos_sin, ("max_position", q.shape[2]))
-    for weight in norms:
-        tensors.shaped(NAME, "norms", weight, (q.shape[2],))
-    if len(norms) not in (0, 2):
-        raise ValueError(f"{NAME} takes a weight for q and one for k, or none, not {len(norms)}")
+    for name, weight in {"q_weight": q_weight, "k_weight": k_weight}.items():
+        if weight is not None:
+            tensors.bfloat16(NAME, **{name: weight})
+            tensors.shaped(NAME, name, weight, (q.shape[2],))
     for name, states in {"q": q, "k": k, "v": v}.items():
         if states.stride()[1:] != (states.shape[2], 1):
             raise ValueError(f"{NAME} takes {name} with a token's heads side by side: pass {name}.contiguous()")
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    q, k, _, positions, cos_sin, norms, ctx.epsilon = inputs
-    ctx.save_for_backward(positions, cos_sin, *((q, k, *norms) if norms else ()))
+    q, k, _, positions, cos_sin, q_weight, k_weight, ctx.epsilon = inputs
+    ctx.save_for_backward(positions, cos_sin, *(() if q_weight is None else (q, k, q_weight, k_weight)))
 
 
 def _backward(ctx: Any, of_q: torch.Tensor, of_k: torch.Tensor, of_v: torch.Tensor) -> tuple[Any, ...]:
@@ -178,11 +190,11 @@ def _backward(ctx: Any, of_q: torch.Tensor, of_k: torch.Tensor, of_v: torch.Tens
     back[:, back.shape[1] // 2 :].neg_()
     of_q, of_k = rope(of_q, of_k, torch.arange(len(back), device=back.device), back)
     if not more:
-        return of_q, of_k, of_v, None, None, [], None
+        return of_q, of_k, of_v, None, None, None, None, None
     q, k, q_weight, k_weight = more
     of_q, of_q_weight = gradients(q, q_weight, of_q, ctx.epsilon)
     of_k, of_k_weight = gradients(k, k_weight, of_k, ctx.epsilon)
-    return of_q, of_k, of_v, None, None, [of_q_weight, of_k_weight], None
+    return of_q, of_k, of_v, None, None, of_q_weight, of_k_weight, None
 
 
 register(_heads, _heads_fake, _backward, _keep)

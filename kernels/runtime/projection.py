@@ -1,6 +1,5 @@
 """Linear layers whose rows do not depend on how many there are."""
 
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,9 @@ from kernelbraid.kernels.runtime.loading import Ran, count, digest, entry
 from kernelbraid.kernels.runtime.registering import by_rows, call, register
 
 
-def linear(
-    x: torch.Tensor, weight: torch.Tensor, parts: Sequence[torch.Tensor] = (), bias: torch.Tensor | None = None
-) -> torch.Tensor:
-    """x weight^T + bias [..., out] from x [..., in], weight [out, in] and bias [out], bfloat16, summed in float32.
-
-    `parts` are the parameters that lie in `weight` one after the other, where several layers are computed at once:
-    the gradient goes to them.
-    """
-    y = call("linear", x.reshape(-1, x.shape[-1]).contiguous(), weight, list(parts), bias)
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x weight^T + bias [..., out] from x [..., in], weight [out, in] and bias [out], bfloat16, summed in float32."""
+    y = call("linear", x.reshape(-1, x.shape[-1]).contiguous(), weight, bias)
     return y.view(*x.shape[:-1], weight.shape[0])
 
 
@@ -66,39 +59,28 @@ def _digest() -> str:
     return digest({file.name: file.read_text() for file in Path(__file__).parent.glob("linear*.*")})
 
 
-def _linear(
-    x: torch.Tensor, weight: torch.Tensor, parts: Sequence[torch.Tensor], bias: torch.Tensor | None
-) -> torch.Tensor:
-    y = _linear_fake(x, weight, parts, bias)
+def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    y = _linear_fake(x, weight, bias)
     product(x, weight, y, bias)
     return y
 
 
-def _linear_fake(
-    x: torch.Tensor, weight: torch.Tensor, parts: Sequence[torch.Tensor], bias: torch.Tensor | None
-) -> torch.Tensor:
+def _linear_fake(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     tensors.bfloat16("linear", x=x, weight=weight, **({} if bias is None else {"bias": bias}))
     tensors.shaped("linear", "weight", weight, ("out", x.shape[-1]))
     if bias is not None:
         tensors.shaped("linear", "bias", bias, weight.shape[:1])
-    if parts and sum(len(part) for part in parts) != len(weight):
-        raise ValueError(f"linear's parts have {sum(len(part) for part in parts)} rows, the weight {len(weight)}")
     return x.new_empty((x.shape[0], weight.shape[0]))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, weight, parts, bias = inputs
-    ctx.rows, ctx.biased = [len(part) for part in parts], bias is not None
-    ctx.save_for_backward(x, weight)
+    ctx.save_for_backward(*inputs[:2])
+    ctx.biased = inputs[2] is not None
 
 
 def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
     x, weight = ctx.saved_tensors
-    of_weight = gradient.t() @ x
-    of_bias = gradient.sum(0) if ctx.biased else None
-    if ctx.rows:
-        return gradient @ weight, None, list(of_weight.split(ctx.rows)), of_bias
-    return gradient @ weight, of_weight, [], of_bias
+    return gradient @ weight, gradient.t() @ x, gradient.sum(0) if ctx.biased else None
 
 
 register(_linear, _linear_fake, _backward, _keep)
