@@ -44,7 +44,7 @@ GROUPS_PER_START = 8
 CONFIRMING_SETS = 2
 """Sets of fresh processes that take turns in a confirmation."""
 SCREEN = Plan(groups=3, blocks=1, palindromes=1)
-CONFIRMATION = Plan(groups=8, blocks=1, palindromes=2, most_groups=24)
+CONFIRMATION = Plan(groups=4, blocks=1, palindromes=2, most_groups=24)
 """Two palindromes, of which the better half of the samples counts: the first messages of a block are slower."""
 BESIDE_ROOT = replace(CONFIRMATION, paired=(INCUMBENT, CANDIDATE, ROOT))
 """The root in the pair's own palindromes: with one sample a group beside them, a candidate that was the root missed

@@ -74,6 +74,8 @@ class DeviceHarness(Harness):
     Raises MissingToolchain without a C compiler (for the box), DeviceLost when the device cannot be used.
     """
 
+    _screening, _confirming = SCREEN, CONFIRMATION
+
     def __init__(
         self,
         operator: Operator,
