@@ -25,6 +25,17 @@ def count(ids, counts, slots, SLOTS: tl.constexpr):
 
 # region place
 @triton.jit
+def filled(order, block_expert, at, first_block, end_block, name, slots, block, SLOTS: tl.constexpr):
+    """The blocks from first_block on are this expert's, and hold nothing from `at` on."""
+    for first in range(at, end_block * block, SLOTS):
+        to = first + tl.arange(0, SLOTS)
+        tl.store(order + to, tl.zeros([SLOTS], tl.int32) + slots, mask=to < end_block * block)
+    for first in range(first_block, end_block, SLOTS):
+        to = first + tl.arange(0, SLOTS)
+        tl.store(block_expert + to, tl.zeros([SLOTS], tl.int32) + name, mask=to < end_block)
+
+
+@triton.jit
 def placed(
     ids, own, order, block_expert, ends, slots, experts, blocks, block, EXPERTS: tl.constexpr, SLOTS: tl.constexpr
 ):
@@ -46,13 +57,7 @@ def placed(
     else:
         end_block = blocks
         name = -1
-    end_block = tl.minimum(end_block, blocks)
-    for first in range(at, end_block * block, SLOTS):
-        to = first + tl.arange(0, SLOTS)
-        tl.store(order + to, tl.zeros([SLOTS], tl.int32) + slots, mask=to < end_block * block)
-    for first in range(first_block, end_block, SLOTS):
-        to = first + tl.arange(0, SLOTS)
-        tl.store(block_expert + to, tl.zeros([SLOTS], tl.int32) + name, mask=to < end_block)
+    filled(order, block_expert, at, first_block, tl.minimum(end_block, blocks), name, slots, block, SLOTS)
 
 
 @triton.jit(do_not_specialize=["slots", "blocks"])
