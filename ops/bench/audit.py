@@ -4,7 +4,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -43,11 +43,27 @@ _MORE = """    partial again = {{0}};
 """
 
 
+Tell = Callable[[str], None]
+"""Takes one line of progress."""
+
+
+def silent(line: str) -> None:
+    """For whom the figures are enough."""
+
+
 def bench_audit(
-    identical: int, trials: int, operators: tuple[str, ...], target: str = "cpu", campaign: int = 0, walk: bool = True
+    identical: int,
+    trials: int,
+    operators: tuple[str, ...],
+    target: str = "cpu",
+    campaign: int = 0,
+    walk: bool = True,
+    wall_s: float = math.inf,
+    tell: Tell = silent,
 ) -> Figures:
     """Identical candidates, true gains of 2 %, and for each operator a greedy walk through its catalogue, then a
-    campaign of so many audits as the planner orders them.
+    campaign of so many audits as the planner orders them. No trial begins after `wall_s` seconds of them; `tell` is
+    given a line for each.
 
     Raises ValueError when trials are asked for on another target than the CPU: the extra work is written in C.
     """
@@ -55,7 +71,7 @@ def bench_audit(
         raise ValueError(f"a true gain is made for target cpu alone: ask for no trials on {target}")
     figures: Figures = {"cores": len(os.sched_getaffinity(0)), "load_before": round(os.getloadavg()[0], 2)}
     if identical or trials:
-        with opened(SMALL, target) as bench:
+        with opened(SMALL, target, wall_s, tell) as bench:
             if identical:
                 figures["identical"] = bench.trials(bench.usual, bench.usual, identical)
             if trials:
@@ -110,11 +126,12 @@ def _seconds(event: AuditCompleted) -> float:
 
 
 @contextmanager
-def opened(name: str, target: str) -> Iterator["Bench"]:
+def opened(name: str, target: str, wall_s: float = math.inf, tell: Tell = silent) -> Iterator["Bench"]:
     """An operator on a harness of its own."""
     operator = load_operator(name, target)
     with open_harness(operator, target) as harness:
-        yield Bench(operator, harness, Candidate("root", operator.root_sources(target)))
+        root = Candidate("root", operator.root_sources(target))
+        yield Bench(operator, harness, root, time.monotonic() + wall_s, tell)
 
 
 @dataclass(frozen=True)
@@ -124,6 +141,9 @@ class Bench:
     operator: Operator
     harness: Auditing
     root: Candidate
+    until_s: float = math.inf
+    """No trial begins after this, by the monotonic clock."""
+    tell: Tell = silent
 
     @property
     def mechanisms(self) -> Mapping[str, Mechanism]:
@@ -143,20 +163,34 @@ class Bench:
         return {workload.name: workload.weight for workload in self.operator.workloads}
 
     def trials(self, candidate: Candidate, incumbent: Candidate, count: int) -> Figures:
-        """The same two candidates timed so often, each time as a campaign's first confirmation."""
-        found = [self._timed(candidate, incumbent) for _ in range(count)]
-        logs = [self._log_ratio(outcome) for outcome in found]
+        """The same two candidates timed so often, or until time is up, each time as a campaign's first confirmation."""
+        found = list(self._trials(candidate, incumbent, count))
+        logs = [self._log_ratio(outcome) for outcome in found if outcome.screen is not None]
         performances = Counter(self._performance(outcome, 1) for outcome in found)
         tenths = Counter(self._performance(outcome, 10) for outcome in found)
+        confirmed = [outcome.timing_s for outcome in found if outcome.confirmation is not None]
+        screened = [outcome.timing_s for outcome in found if outcome.confirmation is None]
         return {
-            "trials": count,
-            "confirmed": sum(outcome.confirmation is not None for outcome in found),
+            "asked": count,
+            "trials": len(found),
+            "confirmed": len(confirmed),
             "performance": dict(performances),
             "promoted": performances[Performance.PROMOTABLE.value],
             "promoted_as_tenth_confirmation": tenths[Performance.PROMOTABLE.value],
-            "median_ratio": round(math.exp(median(logs)), 5),
-            "median_timing_s": round(median(outcome.timing_s for outcome in found), 3),
+            "median_ratio": round(math.exp(median(logs)), 5) if logs else None,
+            "median_timing_s": round(median([*confirmed, *screened]), 3) if found else None,
+            "median_confirmed_s": round(median(confirmed), 3) if confirmed else None,
+            "median_screened_s": round(median(screened), 3) if screened else None,
         }
+
+    def _trials(self, candidate: Candidate, incumbent: Candidate, count: int) -> Iterator[TimingOutcome]:
+        for number in range(1, count + 1):
+            if time.monotonic() > self.until_s:
+                return
+            outcome = self._timed(candidate, incumbent)
+            ratio = "" if outcome.screen is None else f", ratio {math.exp(self._log_ratio(outcome)):.5f}"
+            self.tell(f"{number} of {count}: {self._performance(outcome, 1)}{ratio}, {outcome.timing_s:.2f} s")
+            yield outcome
 
     def found(self, faster: Candidate, count: int) -> Figures:
         """The same against an incumbent that does some work twice, set so that it takes 1 / (1 - TRUE_GAIN) as long."""

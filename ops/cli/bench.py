@@ -1,5 +1,6 @@
 """`kernelbraid bench`: what the engine costs, what the auditor is worth, and how fast the kernels are."""
 
+import math
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ from kernelbraid.ops.bench.long_log import bench_long_log
 from kernelbraid.ops.bench.operators import bench_operators, measurable
 from kernelbraid.ops.bench.operators import table as operators_table
 from kernelbraid.ops.cli.options import Json
-from kernelbraid.ops.terminal import emit, say
+from kernelbraid.ops.terminal import emit, say, tell
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure what the engine costs beside the audits.")
 
@@ -61,6 +62,9 @@ def audit(
     target: Annotated[
         str, typer.Option(metavar="TARGET", help="cpu or triton; true gains are made for cpu alone.")
     ] = "cpu",
+    wall: Annotated[
+        float | None, typer.Option(min=1, metavar="SECONDS", help="Begin no timing of a trial after so long.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Audit real kernels on this machine: false promotions, power, and seconds an audit.
@@ -70,7 +74,7 @@ def audit(
     if trials and target != "cpu":
         raise typer.BadParameter("a true gain is made for target cpu alone; add --trials 0", param_hint="--target")
     names = tuple(name for name in operators.split(",") if name)
-    figures = bench_audit(identical, trials, names, target, campaign, walk)
+    figures = bench_audit(identical, trials, names, target, campaign, walk, wall or math.inf, tell)
     if json:
         emit(figures)
         return

@@ -60,6 +60,8 @@ from kernelbraid.kernels.toolchains.cc import find_compiler
 from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
 
 HERE = Path(__file__).resolve().parent
+MOST_FLOOR_NS = 2_000_000
+"""An empty message takes a tenth to a quarter of a millisecond where nothing else is on the device."""
 CHECKED_MESSAGES = 4
 """The room for messages of checks, in messages of the size that they are filled to: a single call may be larger."""
 SPARES = 11
@@ -410,14 +412,20 @@ class DeviceHarness(Harness):
             return super()._sound_baseline(baseline)
 
     def _believe(self, session: Repeatable, blocks: Blocks, progress: Progress) -> None:
-        """As on the CPU; besides, the candidate's own clock must agree and the device must be idle after it."""
+        """As on the CPU; besides, the candidate's own clock must agree and the device must be idle after it.
+
+        Raises InfrastructureFailed before anything is laid at the candidate's door where others were on the device.
+        """
         assert isinstance(session, DeviceSession), "the sessions of this harness are"
-        record = session.record
+        record, floor_ns = session.record, float(np.median(blocks.floor_ns))
+        if floor_ns > MOST_FLOOR_NS:
+            others = f"an empty message took {floor_ns / 1e6:.1f} ms: something else is using the device or the cores"
+            raise InfrastructureFailed(Infrastructure.DEVICE_FAULT, others)
         if progress.artifact is not None:
             facts = {**progress.artifact.resources, **record.summary()}
             progress.artifact = replace(progress.artifact, resources=facts)
         super()._believe(session, blocks, progress)
-        if evidence := record.disputed(float(np.median(blocks.floor_ns))) or record.kept_busy():
+        if evidence := record.disputed(floor_ns) or record.kept_busy():
             raise CandidateFailed(Correctness.CLOCK_DISPUTED, evidence)
         progress.tally.passed["clock"] += 1
 

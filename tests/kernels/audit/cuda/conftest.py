@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernelbraid.kernels.audit.cuda import clock
+from kernelbraid.kernels.audit.cuda import harness as harness_module
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, DeviceBuilder
 from kernelbraid.kernels.audit.cuda.harness import DeviceHarness
 from kernelbraid.kernels.audit.cuda.host import HostDevice
@@ -43,6 +44,7 @@ def host_harness(scale: Operator, tmp_path_factory: pytest.TempPathFactory) -> I
         patch.setattr(clock, "MESSAGE_NS", 4_000_000)
         patch.setattr(clock, "DISPUTED_NS", 10_000_000)
         patch.setattr(clock, "BUSY_NS", 10_000_000)
+        patch.setattr(harness_module, "MOST_FLOOR_NS", 10_000_000)
         yield harness
 
 

@@ -17,7 +17,7 @@ import pytest
 from kernelbraid.kernels.audit import checks
 from kernelbraid.kernels.audit.cuda import clock, harness
 from kernelbraid.kernels.audit.cuda.harness import DeviceHarness
-from kernelbraid.kernels.audit.outcome import AuditOutcome, Candidate, Correctness
+from kernelbraid.kernels.audit.outcome import AuditOutcome, Candidate, Correctness, Infrastructure
 
 Audit = Callable[[str], AuditOutcome]
 ENTRY = """
@@ -204,6 +204,13 @@ def test_faster_candidate_is_confirmed_beside_root_and_incumbent(
     medians = {arm: sum(outcome.confirmation.medians_s(arm).values()) for arm in outcome.confirmation.arms}
     assert medians["candidate"] < medians["incumbent"] < medians["root"]
     assert {"all", "build", "checks", "screen", "confirmation"} <= set(host_harness.profile.summary())
+
+
+def test_disturbed_clock_is_nobodys_fault(host_audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "MOST_FLOOR_NS", 0)
+    outcome = host_audit(entry(RIGHT))
+    assert outcome.verdict is Infrastructure.DEVICE_FAULT
+    assert "something else is using the device" in outcome.evidence
 
 
 def test_root_qualifies_only_where_its_broken_twin_is_caught(host_harness: DeviceHarness) -> None:
