@@ -56,7 +56,7 @@ class Reference(Protocol):
     def samples(self, full: Call, decode: Entry, rng: np.random.Generator) -> Iterator[Agreement]:
         """A few decode calls for parts of `full`, drawn at random, at little cost for a call of any size.
 
-        `full` may be a call of the decode entry too, with its own inputs; `index` then counts its rows as a full call's.
+        `full` may be a call of the decode entry too, with its own inputs; `index` then counts its own rows.
 
         A reference.py may leave it out: then they are drawn from `agreements`.
         """
