@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.clock import FLOOR, Copy, GroupSamples, Pace, blaming, collect, joined
 from kernelbraid.kernels.audit.comparison import first_difference, inaccuracy
-from kernelbraid.kernels.audit.cuda.cores import on_cores, pin, timing_cores
+from kernelbraid.kernels.audit.cuda.cores import on_cores, pin
 from kernelbraid.kernels.audit.cuda.device import Conditions
 from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
 from kernelbraid.kernels.audit.cuda.profile import Profile
@@ -155,8 +155,9 @@ class DeviceSession:
     inputs: DeviceInputs
     outputs: DeviceOutputs
     profile: Profile
+    cores: tuple[set[int], set[int]]
+    """The auditor's and the arms'."""
     pace: Pace | None = None
-    cores: tuple[set[int], set[int]] = field(default_factory=timing_cores)
     repeating: DeviceRunner | None = None
     """A process of the candidate that is not timed and uses no graphs, where there is one already."""
     copies: list[Copy] = field(default_factory=list)

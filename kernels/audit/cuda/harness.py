@@ -27,6 +27,7 @@ from kernelbraid.kernels.audit.cuda.build import CompilerFacts, MakeBuilder, bar
 from kernelbraid.kernels.audit.cuda.ceilings import device_ceilings
 from kernelbraid.kernels.audit.cuda.checking import BatchedChecker
 from kernelbraid.kernels.audit.cuda.clock import BESIDE_ROOT, CONFIRMATION, CONFIRMING_SETS, SCREEN, DeviceSession
+from kernelbraid.kernels.audit.cuda.cores import timing_cores
 from kernelbraid.kernels.audit.cuda.device import Device
 from kernelbraid.kernels.audit.cuda.launcher import Settings, Zygote
 from kernelbraid.kernels.audit.cuda.memory import GUARD_BYTES, DeviceInputs, DeviceOutputs
@@ -104,6 +105,7 @@ class DeviceHarness(Harness):
         self._building = threading.Lock()
         cores = sorted(os.sched_getaffinity(0))
         self._timing_cpu, self._other_cpus = cores[-1], frozenset(cores[:-1] or cores)
+        self._timing_cores = timing_cores()
         self._facts, self._backend = compiler, backend
         self._sanitizer = sanitizer
         self._paces: dict[str, Pace] = {}
@@ -388,7 +390,7 @@ class DeviceHarness(Harness):
     @contextmanager
     def _session(self, arms: Mapping[str, Artifact]) -> Iterator[DeviceSession]:
         parts = (self._spares, arms, self._empty, self._vault, self._inputs, self._outputs, self.profile)
-        own = DeviceSession(self.operator, self._reference, *parts, self._pace(arms))
+        own = DeviceSession(self.operator, self._reference, *parts, self._timing_cores, self._pace(arms))
         try:
             yield own
         finally:
