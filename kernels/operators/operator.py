@@ -6,8 +6,8 @@ travels as uint16. A Triton entry is a function of `kernel.py` that takes the sa
 torch tensors on the current device; it launches on the current stream, never waits, and returns None.
 
 The tables of an operator.toml describe the target `cpu`. `[target.NAME]` describes another: what it holds replaces
-the table of that name, what it leaves out is shared. An operator may have the one without the other. What repeats
-itself has a short form (`compact`).
+the table of that name, what it leaves out is shared, but for baselines. An operator may have the one without the
+other. What repeats itself has a short form (`compact`).
 """
 
 import math
@@ -248,7 +248,9 @@ def _on_target(folder: Path, target: str, declared: dict[str, Any]) -> dict[str,
     if target not in declares and declares:
         where = folder / "operator.toml"
         raise TargetMissing(f"{where} declares nothing for {target}; its targets: {', '.join(declares)}")
-    return written_out({**declared, **own})
+    # A baseline is a build by its own target's compiler, so none is shared.
+    shared = declared if target == CPU else {**declared, "baseline": []}
+    return written_out({**shared, **own})
 
 
 def _operator(folder: Path, target: str, declared: dict[str, Any], text: str) -> Operator:

@@ -144,6 +144,7 @@ def test_another_target_replaces_what_it_declares_and_shares_the_rest(tmp_path: 
     assert [workload.dims["rows"] for workload in (*cpu.workloads, *triton.workloads)] == [8, 4096]
     assert (triton.libraries, triton.architectures, cpu.architectures) == (("triton",), ("sm_90",), ())
     assert (triton.entries, triton.checks, triton.contract) == (cpu.entries, cpu.checks, cpu.contract)
+    assert (len(cpu.baselines), triton.baselines) == (1, ())
 
 
 def test_a_target_that_is_not_declared_is_refused_with_those_that_are(tmp_path: Path) -> None:
