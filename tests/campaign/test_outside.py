@@ -343,6 +343,37 @@ class Unboxed(SimulatedHarness):
         return replace(super().environment(), sandbox="none")
 
 
+def test_for_a_gpu_it_is_a_kernel_py_with_every_entry_and_what_lies_beside_it_is_left_alone(
+    store: Store, tmp_path: Path
+) -> None:
+    # given a campaign for the target triton, audited by arithmetic
+    def arithmetic(operator: Operator, target: str) -> SimulatedHarness:
+        return SimulatedHarness(operator, 0)
+
+    watch = when(RootQualified, lambda: search.pause(store, "gpu"))
+    search.run("rms_norm", store=store, name="gpu", target="triton", harness=arithmetic, watch=watch, audits=1)
+    text = load_operator("rms_norm", "triton").root_sources()["kernel.py"]
+    (tmp_path / "kernel.py").write_text(text.replace("# region decode\n", "# region decode\n# by hand\n"))
+    (tmp_path / "profile.txt").write_text("two waits")
+
+    # when
+    handed = outside.propose("gpu", tmp_path, store=store, parents=(ROOT,), scope="decode", rationale="two waits less")
+    search.resume("gpu", store=store, harness=arithmetic)
+
+    # then
+    node = state_of(store, "gpu").implementations[handed.implementation]
+    assert node.verified
+    assert [file.name for file in node.sources] == ["kernel.py"]
+    agrees(store, "gpu")
+
+
+def test_for_a_gpu_its_entries_are_in_kernel_py(tmp_path: Path) -> None:
+    operator = load_operator("rms_norm", "triton")
+    moved = {"other.py": operator.root_sources()["kernel.py"]}
+    (problem,) = outside.problems(outside.Offspring(moved, (ROOT,), "joint", "x"), operator)
+    assert "functions of kernel.py" in problem
+
+
 # --- for real ------------------------------------------------------------------------------------------------------
 
 
