@@ -1,9 +1,9 @@
 """What of others' libraries keeps a row's bits whatever the batch: cuBLASLt without workspace, and fused norms.
 
 With workspace cuBLAS splits k at small M, and rows differ between decode and a full forward. Two variables take it
-away and a third makes torch use cuBLASLt for every shape; torch reads them when it starts. The norms of transformers'
-eager models add a row's squares in an order that depends on the number of rows up to 16, which showed in one row of
-some hundreds; torch's fused one has a block for each row.
+away and a third makes torch use cuBLASLt for every shape; torch reads them when it starts. With the eager norms of
+transformers' models one row of some hundreds still differed: their mean is a reduction whose blocks torch shapes by the
+number of rows, which is the likely cause. torch's fused norm has a block for each row.
 """
 
 import os
