@@ -71,7 +71,7 @@ class Decision:
 def objective_s(blocks: Blocks, weights: Mapping[str, float], arm: str) -> float:
     """The weighted sum of the arm's median latencies, in seconds."""
     medians = blocks.medians_s(arm)
-    return sum(weights[name] * medians[name] for name in blocks.workloads)
+    return math.fsum(weights[name] * medians[name] for name in blocks.workloads)
 
 
 def standard_error(blocks: Blocks, weights: Mapping[str, float]) -> float:

@@ -61,6 +61,8 @@ MOST_REFERENCE_ELEMENTS = 1 << 18
 PAUSE_S = 0.02
 WAKE_S, WAKE_STEP_S, MOST_WAKE_S = 0.08, 0.02, 0.5
 """For so long at least, by so long steps, and at most."""
+AWAKE_RATIO, AWAKE_NS = 1.3, 500_000
+"""A message of an awake device may take so much longer than its calls do, and its own cost."""
 THROTTLED_TRIES = 3
 DISPUTED_RATIO, DISPUTED_NS = 0.25, 200_000
 LATE_RATIO, LATE_NS = 1.05, 20_000
@@ -257,29 +259,39 @@ class DeviceSession:
     def _groups(self, plan: Plan, count: int) -> list[GroupSamples]:
         """So many groups, by the sets of processes in turn."""
         found = []
-        if count:
-            self._wake()
+        paused = time.monotonic() - self._answered_s > PAUSE_S
         for _ in range(count):
             runners = self._runners(plan.arms)
+            if paused:
+                self._wake(plan.paired[0], runners[plan.paired[0]])
+                paused = False
             with self.profile.phase("groups"), on_cores(self.cores[0]):
                 found.append(self._time_group(plan, runners))
         return found
 
-    def _wake(self) -> None:
-        """Keep a device that had a pause busy until its clock rises no more: messages took eight times as long."""
-        device, started = self.inputs.device, time.monotonic()
-        if started - self._answered_s < PAUSE_S:
-            return
-        before, now = None, device.conditions()
-        with self.profile.phase("wake"):
-            while now is not None and time.monotonic() - started < MOST_WAKE_S:
-                if before is not None and now.sm_mhz <= before.sm_mhz and time.monotonic() - started > WAKE_S:
-                    break
-                step = time.monotonic()
-                while time.monotonic() - step < WAKE_STEP_S:
-                    device.flush()
-                    device.settle()
-                before, now = now, device.conditions()
+    def _wake(self, arm: str, runner: DeviceRunner) -> None:
+        """Keep a device that had a pause busy until its clock rises no more, then send messages that do not count until
+        one takes about what it should: for a tenth of a second they took up to eight times as long."""
+        assert self.pace is not None, "processes have been started"
+        started = time.monotonic()
+        with self.profile.phase("wake"), on_cores(self.cores[0]):
+            self._raise_clocks(started)
+            self._first = self._messages[0].lay_out(self.inputs.device, self.inputs.buffer, self.rng)
+            due_ns = AWAKE_RATIO * self.pace.messages_ns[0] + AWAKE_NS
+            while self._message(arm, runner, 0).wall_ns > due_ns and time.monotonic() - started < MOST_WAKE_S:
+                pass
+
+    def _raise_clocks(self, started: float) -> None:
+        device, before = self.inputs.device, None
+        now = device.conditions()
+        while now is not None and time.monotonic() - started < MOST_WAKE_S:
+            if before is not None and now.sm_mhz <= before.sm_mhz and time.monotonic() - started > WAKE_S:
+                return
+            step = time.monotonic()
+            while time.monotonic() - step < WAKE_STEP_S:
+                device.flush()
+                device.settle()
+            before, now = now, device.conditions()
 
     def _runners(self, arms: Sequence[str]) -> Mapping[str, DeviceRunner]:
         """The processes of these arms whose turn it is, and nothing else left running."""
