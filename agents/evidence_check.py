@@ -7,6 +7,7 @@ differs and the log was measured under another version of the harness, that is s
 from collections.abc import Callable, Iterator
 
 from kernelbraid.agents import auditor
+from kernelbraid.agents.alike import alike
 from kernelbraid.events.audit import AuditCompleted, ImplementationPromoted, TimingCompleted
 from kernelbraid.events.campaign import RootQualified
 from kernelbraid.events.chain import Problem
@@ -70,7 +71,7 @@ def _measurement(state: State, event: AuditCompleted | TimingCompleted, read_blo
     )
     if performance is not event.performance:
         yield f"{event.implementation}: recorded as {event.performance}, its blocks say {performance}"
-    if again != measurement:
+    if not alike(again, measurement):
         yield f"{event.implementation}: recorded ratio {measurement.ratio!r}, its blocks give {again.ratio!r}"
     if measurement.confirmation not in (None, state.confirmations + 1):
         went_before = f"{state.confirmations} went before"
@@ -89,7 +90,7 @@ def _promotion(state: State, event: ImplementationPromoted) -> Iterator[str]:
     if not measurement.incumbent == event.replaces == state.best:
         yield f"{event.implementation}: promoted over {event.replaces}, measured against {measurement.incumbent}"
     recorded = (event.objective_s, event.gain_ratio, event.speedup_ratio)
-    if recorded != (measurement.objective_s, 1 / measurement.ratio, measurement.speedup_ratio):
+    if not alike(recorded, (measurement.objective_s, 1 / measurement.ratio, measurement.speedup_ratio)):
         yield f"{event.implementation}: promoted with other figures than its measurement has"
 
 
@@ -97,7 +98,7 @@ def _qualification(state: State, event: RootQualified, read_blob: ReadBlob) -> I
     stored = read_blob(event.blocks[-1])
     if not _same(event.latencies_s, stored, ROOT):
         yield f"{ROOT_ID}: the root's latencies are not the medians of its blocks"
-    if event.objective_s != objective_s(state.specified(), event.latencies_s):
+    if not alike(event.objective_s, objective_s(state.specified(), event.latencies_s)):
         yield f"{ROOT_ID}: the root's objective is not the weighted sum of its latencies"
     for baseline in event.baselines:
         if not _same(baseline.latencies_s, stored, baseline.name):
@@ -105,4 +106,4 @@ def _qualification(state: State, event: RootQualified, read_blob: ReadBlob) -> I
 
 
 def _same(latencies_s: Latencies, stored: bytes, arm: str) -> bool:
-    return latencies_s == dict(Blocks.from_bytes(stored).medians_s(arm))
+    return alike(dict(latencies_s), dict(Blocks.from_bytes(stored).medians_s(arm)))

@@ -2,13 +2,15 @@
 
 The log drives. Before every append the state is folded up to there; the facts that came from outside (audits and
 timings, a user's commands, the clock) are taken from the log; the named actor is asked, and its whole decision is
-compared in every field but times and hashes. Nothing is audited, called or written. The first divergence ends it.
+compared in every field but times and hashes, its figures to nine digits (alike.py). Nothing is audited, called or
+written. The first divergence ends it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from kernelbraid.agents import auditor, brancher, duty, editor, planner
+from kernelbraid.agents.alike import alike
 from kernelbraid.agents.campaign import since_driven_s
 from kernelbraid.agents.duty import Duty
 from kernelbraid.agents.search import Strategies, catalogue_strategies, code_digests, make_desk, operator_of
@@ -141,7 +143,7 @@ class _Replay:
         first = batch[0]
         if decided is None:
             return Divergence(first.position, first.actor, recorded, (), f"the {first.actor} is not due here today")
-        if decided.events != recorded:
+        if not alike(decided.events, recorded):
             return Divergence(first.position, first.actor, recorded, decided.events, "it decides otherwise today")
         if not first.event.operational and self.ordinals.get(decided.cause) != self.ordinals.get(first.cause):
             reason = f"recorded as caused by {first.cause}, decided because of {decided.cause}"

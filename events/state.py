@@ -4,6 +4,7 @@
 long campaign quadratic. Whatever is handed to others is a frozen view made from it (projections) or read at once.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -313,7 +314,7 @@ def _count_driven(state: State, kind: type[Event], recorded_at: datetime) -> Non
 def objective_s(specification: Specification, latencies_s: Latencies) -> float:
     """The weighted sum of latencies that a campaign minimises."""
     weights = {workload.name: workload.weight for workload in specification.contract.workloads}
-    return sum(weights[workload] * latency_s for workload, latency_s in latencies_s.items())
+    return math.fsum(weights[workload] * latency_s for workload, latency_s in latencies_s.items())
 
 
 def _opened(state: State, event: CampaignOpened, position: int) -> None:
