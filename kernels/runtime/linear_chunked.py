@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from multiprocessing import get_context
 
@@ -21,13 +21,11 @@ from kernelbraid.kernels.runtime.linear_tiles import (
 )
 from kernelbraid.kernels.toolchains.nvrtc import find_nvrtc
 
-PAIR = 2
-"""Blocks of a cluster that find room wherever two multiprocessors are."""
 _MAP_BYTES = 128
 _MAP_ALIGNMENT_BYTES = 64
 _BFLOAT16, _NO_INTERLEAVE, _SWIZZLE_128, _PROMOTE_128, _ZEROS_OUTSIDE = 9, 0, 3, 2, 0
 _SHARED_BYTES_ATTRIBUTE, _ANY_CLUSTER_ATTRIBUTE = 8, 14
-_CLUSTER_SIZE, _OVERLAPPED_LAUNCH = 4, 6
+_OVERLAPPED_LAUNCH = 6
 
 
 class LaunchFailed(RuntimeError):
@@ -37,7 +35,7 @@ class LaunchFailed(RuntimeError):
 class _Attribute(ctypes.Structure):
     """CUlaunchAttribute."""
 
-    _fields_ = (("id", ctypes.c_int), ("_", ctypes.c_int), ("value", ctypes.c_uint * 16))
+    _fields_ = (("id", ctypes.c_int), ("_", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
 
 
 class _Launch(ctypes.Structure):
@@ -94,8 +92,6 @@ def run(
     kernel = _kernel(tile, device)
     plan = layout(tile, rows, outs, width, chunk_steps, _multiprocessors(device))
     kernel.allow(plan.shared_bytes)
-    if tile.shared > PAIR:
-        plan = replace(plan, blocks=min(plan.blocks, kernel.clusters(plan) * tile.shared))
     tokens = _map(x.data_ptr(), rows, width, tile.columns // tile.shared if tile.swapped else tile.rows)
     weights = _map(weight.data_ptr(), outs, width, tile.rows if tile.swapped else tile.columns // tile.shared)
     first, second = (weights, tokens) if tile.swapped else (tokens, weights)
@@ -110,7 +106,7 @@ class _Kernel:
     """One compiled tile in one device's context."""
 
     def __init__(self, tile: Tile, device: int) -> None:
-        self._tile, self._allowed_bytes, self._clusters = tile, 0, 0
+        self._tile, self._allowed_bytes = tile, 0
         module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         with torch.cuda.device(device):
             _call("cuModuleLoadData", ctypes.byref(module), _cubin(tile))
@@ -124,23 +120,11 @@ class _Kernel:
             _call("cuFuncSetAttribute", self._function, _SHARED_BYTES_ATTRIBUTE, shared_bytes)
             self._allowed_bytes = shared_bytes
 
-    def clusters(self, plan: Layout) -> int:
-        """How many clusters of blocks that share the device holds at once; its parts are not all of one size."""
-        if not self._clusters:
-            size, found = _Attribute(_CLUSTER_SIZE, 0, (self._tile.shared, 1, 1)), ctypes.c_int()
-            launch = self._described(plan, None, size)
-            _call("cuOccupancyMaxActiveClusters", ctypes.byref(found), self._function, ctypes.byref(launch))
-            self._clusters = found.value
-        return self._clusters
-
-    def _described(self, plan: Layout, stream: int | None, attribute: _Attribute) -> _Launch:
-        grid, block = (plan.blocks, 1, 1), (self._tile.threads, 1, 1)
-        return _Launch(grid, block, plan.shared_bytes, stream, ctypes.addressof(attribute), 1)
-
     def launch(self, plan: Layout, maps: tuple[_Map, _Map], problem: _Problem, stream: int) -> None:
         """On the stream; may begin while the kernel before ends, whose results it waits for."""
-        overlapped = _Attribute(_OVERLAPPED_LAUNCH, 0, (1,))
-        launch = self._described(plan, stream, overlapped)
+        overlapped = _Attribute(_OVERLAPPED_LAUNCH, 0, 1)
+        grid, block = (plan.blocks, 1, 1), (self._tile.threads, 1, 1)
+        launch = _Launch(grid, block, plan.shared_bytes, stream, ctypes.addressof(overlapped), 1)
         places = (maps[0].address, maps[1].address, ctypes.addressof(problem))
         _call("cuLaunchKernelEx", ctypes.byref(launch), self._function, (ctypes.c_void_p * 3)(*places), None)
 

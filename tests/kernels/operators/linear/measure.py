@@ -56,10 +56,8 @@ def own_tiles(rows: int, chunks: int) -> Iterator[Tile]:
             yield from _fitted(Tile(warpgroups, wide, 2, swapped, split=chunks), room)
     if rows >= 256 or chunks == 1:
         wide = (48, 64, 96, 128, 160, 176, 192, 208, 224, 256)
-        for warpgroups, columns, shared in itertools.product((1, 2), wide, (1, 2, 4)):
-            if columns % (8 * shared) == 0:
-                tile = Tile(warpgroups, columns, 2, False, shared=shared, sums=chunks > 1)
-                yield from _fitted(tile, MOST_SHARED_BYTES)
+        for warpgroups, columns, shared in itertools.product((1, 2), wide, (1, 2)):
+            yield from _fitted(Tile(warpgroups, columns, 2, False, shared=shared, sums=chunks > 1), MOST_SHARED_BYTES)
         yield from _fitted(Tile(1, 128, 2, True, sums=chunks > 1), MOST_SHARED_BYTES)
 
 
