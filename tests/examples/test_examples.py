@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kernelbraid import fold, open_store
+from kernelbraid.kernels.operators.operator import load_operator
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ENOUGH_S = 240
 NUMBER = r"\d+(\.\d+)?"
@@ -29,6 +32,18 @@ EXPECTED = {
         r"replayed    \d+ events, divergence: None",
         r"forked      rms_norm-1\.1 after position \d+, 2 more audits",
         r"the origin  is as it was",
+    ),
+    "campaigns": (
+        r"attention-h200.jsonl.gz: attention-1 on NVIDIA H200",
+        r"  audited 4, promoted 1, stopped: budget",
+        r"  best i0002: 1.74x the root",
+        r"  measurements recomputed: sound",
+        r"  decided again: \d+ events, divergence: .+",
+        r"rms_norm-h200.jsonl.gz: rms_norm-1 on NVIDIA H200",
+        r"  audited 8, promoted 1, stopped: budget",
+        r"  best i0001: 1.03x the root",
+        r"  measurements recomputed: sound",
+        r"  decided again: \d+ events, divergence: .+",
     ),
     "own_operator": (FOUND[0].format(campaign="silu_and_mul-1"), *FOUND[1:]),
     "own_strategy": (
@@ -78,3 +93,19 @@ def of_any_length(pattern: str) -> str:
     """The pattern for a run of more audits."""
     counts = re.sub(r"(audited|verified)( +)2|(promoted) \[01\]", r"\1\2\3 *\\d+", pattern)
     return counts.replace("i0001:", r"i\d{4}:").replace("2 more", r"\d+ more")
+
+
+@pytest.mark.parametrize(("operator", "implementation"), [("attention", "i0002"), ("rms_norm", "i0001")])
+def test_what_ships_for_a_gpu_is_what_its_campaign_promoted(operator: str, implementation: str, tmp_path: Path) -> None:
+    # given
+    store = open_store(f"sqlite:///{tmp_path / 'campaigns.db'}")
+    (name,) = store.import_(EXAMPLES / "campaigns" / f"{operator}-h200.jsonl.gz")
+
+    # when
+    state = fold(store.read(name))
+    promoted = state.implementations[implementation]
+
+    # then
+    assert state.best == implementation
+    shipped = load_operator(operator, "triton").best_sources()
+    assert {file.name: store.blob(file.digest).decode() for file in promoted.sources} == dict(shipped)

@@ -56,5 +56,3 @@ CATALOGUE: tuple[Mechanism, ...] = (
     *(_filled_mechanism(path, elements) for path, every in ELEMENTS.items() for elements in every),
     *(_warps_mechanism(path, warps) for path, every in WARPS.items() for warps in every),
 )
-BEST = ("full_tokens_of_2048",)
-"""The mechanisms that make `best` of the root; its README says what was measured."""

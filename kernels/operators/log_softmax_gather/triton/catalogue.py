@@ -127,6 +127,3 @@ CATALOGUE: tuple[Mechanism, ...] = (
         opened_by=("full_ahead",),
     ),
 )
-
-BEST = ("exp2_fma", "streamed")
-"""What ships: read at a large copy's bandwidth at 8,192 tokens on an H200, and fastest there in decode."""

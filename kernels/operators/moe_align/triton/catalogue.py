@@ -211,6 +211,3 @@ CATALOGUE: tuple[Mechanism, ...] = (
     *(_tile_mechanism(path, *tile) for path, tiles in TILES.items() for tile in tiles),
     _alone_mechanism("full", 1.02),
 )
-
-BEST = ("full_slots_8192", "decode_one_launch")
-"""What ships: fastest on an H200 of what was tried there."""

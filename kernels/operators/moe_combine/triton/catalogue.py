@@ -72,6 +72,3 @@ CATALOGUE: tuple[Mechanism, ...] = (
         opened_by=tuple(_name("full", *tile) for tile in TILES["full"]),
     ),
 )
-
-BEST = ("decode_tile_256_1",)
-"""What ships: the root's full path reads at a large copy's bandwidth on an H200 already."""

@@ -193,6 +193,3 @@ CATALOGUE: tuple[Mechanism, ...] = (
     _tile_mechanism("rows_32", 1.02),
     _tile_mechanism("rows_1", 1.02),
 )
-
-BEST = ("packed_keys",)
-"""What ships: fastest in decode, and within a tenth of the fastest at large batches, on an H200."""

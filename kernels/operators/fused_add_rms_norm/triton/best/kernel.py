@@ -5,12 +5,7 @@ import triton
 import triton.language as tl
 
 # region row
-THREAD_ELEMENTS = 32
-
-
-def warps_of(block: int) -> int:
-    """So many elements of a row in each thread, whatever the batch: the order of the sum follows."""
-    return max(1, min(16, block // (32 * THREAD_ELEMENTS)))
+WARPS = 4
 
 
 @triton.jit
@@ -56,7 +51,7 @@ def fused_add_rms_norm_full_bf16(
     """y and residual_out [rows, hidden] from x and residual [rows, hidden] and weight [hidden]."""
     rows, hidden = x.shape
     block = triton.next_power_of_2(hidden)
-    full[(rows,)](x, residual, weight, y, residual_out, hidden, epsilon, BLOCK=block, num_warps=warps_of(block))
+    full[(rows,)](x, residual, weight, y, residual_out, hidden, epsilon, BLOCK=block, num_warps=WARPS)
 
 
 # endregion full
@@ -89,7 +84,7 @@ def fused_add_rms_norm_decode_bf16(
     """y and residual_out [rows, hidden] from x and residual [rows, hidden] and weight [hidden]."""
     rows, hidden = x.shape
     block = triton.next_power_of_2(hidden)
-    decode[(rows,)](x, residual, weight, y, residual_out, hidden, epsilon, BLOCK=block, num_warps=warps_of(block))
+    decode[(rows,)](x, residual, weight, y, residual_out, hidden, epsilon, BLOCK=block, num_warps=WARPS)
 
 
 # endregion decode

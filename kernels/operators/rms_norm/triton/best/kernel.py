@@ -5,12 +5,7 @@ import triton
 import triton.language as tl
 
 # region row
-THREAD_ELEMENTS = 32
-
-
-def warps_of(hidden: int) -> int:
-    """So many elements of a row in each thread, whatever the batch: the order of the sum follows."""
-    return max(1, min(16, triton.next_power_of_2(hidden) // (32 * THREAD_ELEMENTS)))
+WARPS = 4
 
 
 @triton.jit
@@ -38,7 +33,7 @@ def full(x, weight, y, hidden, epsilon, BLOCK: tl.constexpr):
 def rms_norm_full_bf16(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, epsilon: float = 1e-6) -> None:
     """y [rows, hidden] from x [rows, hidden] and weight [hidden]."""
     rows, hidden = x.shape
-    full[(rows,)](x, weight, y, hidden, epsilon, BLOCK=triton.next_power_of_2(hidden), num_warps=warps_of(hidden))
+    full[(rows,)](x, weight, y, hidden, epsilon, BLOCK=triton.next_power_of_2(hidden), num_warps=WARPS)
 
 
 # endregion full
@@ -59,7 +54,7 @@ def decode(x, weight, y, hidden, epsilon, BLOCK: tl.constexpr):
 def rms_norm_decode_bf16(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, epsilon: float = 1e-6) -> None:
     """y [rows, hidden] from x [rows, hidden] and weight [hidden]."""
     rows, hidden = x.shape
-    decode[(rows,)](x, weight, y, hidden, epsilon, BLOCK=triton.next_power_of_2(hidden), num_warps=warps_of(hidden))
+    decode[(rows,)](x, weight, y, hidden, epsilon, BLOCK=triton.next_power_of_2(hidden), num_warps=WARPS)
 
 
 # endregion decode
