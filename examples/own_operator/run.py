@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kernelbraid import open_store, run
 
-FOLDER = Path(__file__).parent / "silu_and_mul"
+FOLDER = Path(__file__).parent / "swiglu"
 
 
 def main(audits: int = 6) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kernelbraid.kernels.audit.comparison import Bits, Difference, first_difference, inaccuracy
+from kernelbraid.kernels.audit.comparison import Bits, Difference, bits, first_difference, inaccuracy
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed
 from kernelbraid.kernels.audit.layout import DTYPES, Layout, plan_layout
 from kernelbraid.kernels.audit.outcome import CheckResult, Correctness
@@ -204,7 +204,7 @@ class Checker:
             name = place.tensor.name
             difference = first_difference(again[name], found[name])
             poisons = (self.first.outputs.poison_of(place), self.second.outputs.poison_of(place))
-            untouched = (found[name] == poisons[0]) & (again[name] == poisons[1])
+            untouched = (bits(found[name]) == bits(poisons[0])) & (bits(again[name]) == bits(poisons[1]))
             if difference and untouched.any():
                 at = [int(i) for i in np.argwhere(untouched)[0]]
                 evidence = f"{where}: {name}{at} and {int(untouched.sum()) - 1} more were never written"

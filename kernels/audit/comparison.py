@@ -12,7 +12,7 @@ from kernelbraid.kernels.operators.cases import from_bfloat16
 from kernelbraid.kernels.operators.operator import Tolerance
 
 Bits = NDArray[Any]
-_UNSIGNED: Mapping[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
+_UNSIGNED: Mapping[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
 
 @dataclass(frozen=True, slots=True)

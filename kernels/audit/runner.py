@@ -119,8 +119,7 @@ class Runner:
         except TimeoutError as error:
             raise self._hung(errand.timeout_s) from error
         self._answered_at_ns = found.answered_ns
-        for between_ns in found.between_ns:
-            self._refuse_work(between_ns)
+        self._refuse_work(max(found.between_ns))
         self._refuse_other(DONE, found.answer)
         if freeze:
             self._wait_for_state("TtZX", Correctness.HUNG, "it could not be stopped")

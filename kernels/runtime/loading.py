@@ -16,6 +16,8 @@ from kernelbraid.kernels.operators.operator import HERE, OperatorError, read_sou
 
 Kind = Literal["best", "root"]
 TARGET = "triton"
+PROMOTED_ON = ("sm_90",)
+"""Where the campaigns ran whose bests are packaged."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,11 @@ def reset_ran() -> None:
 def implementation(operator: str) -> Implementation:
     """The best implementation packaged for the GPU here, else the root. Raises OperatorError when there is neither.
 
-    A kernel.py that names ARCHITECTURES, such as ("sm_90",), is taken on these alone.
+    A best is taken where it was promoted, unless its kernel.py names other ARCHITECTURES, such as ("sm_80", "sm_90").
     """
     for folder, kind in _folders(operator):
         module = _module(operator, folder / "kernel.py")
-        if _architecture() in vars(module).get("ARCHITECTURES", (_architecture(),)):
+        if kind == "root" or _architecture() in vars(module).get("ARCHITECTURES", PROMOTED_ON):
             return Implementation(operator, kind, digest(read_sources(folder)), module)
     raise OperatorError(f"operator {operator} has no implementation for {TARGET} and {_architecture()} in {HERE}")
 

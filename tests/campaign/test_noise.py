@@ -56,7 +56,7 @@ def test_three_hundred_identical_candidates_promote_none(seed: int, noise_ratio:
 
 def test_a_screen_sends_some_identical_candidates_on_so_the_confirmation_is_what_refuses_them() -> None:
     with memory() as store:
-        tried(store, 40, noisy(1, 0.003))
+        tried(store, 40, noisy(1, 0.008))
         measured = [event.measurement for event in events_of(store, "toy", AuditCompleted) if event.measurement]
         assert sum(measurement.confirmation is not None for measurement in measured) > 0
 

@@ -45,7 +45,7 @@ EXPECTED = {
         r"  measurements recomputed: sound",
         r"  decided again: \d+ events, divergence: .+",
     ),
-    "own_operator": (FOUND[0].format(campaign="silu_and_mul-1"), *FOUND[1:]),
+    "own_operator": (FOUND[0].format(campaign="swiglu-1"), *FOUND[1:]),
     "own_strategy": (
         r"a0001  .+",
         r"replayed with this planner: agrees",

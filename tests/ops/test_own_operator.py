@@ -12,7 +12,7 @@ from kernelbraid.kernels.operators.cases import Call, load_module, load_referenc
 from kernelbraid.kernels.operators.operator import OperatorError, load_operator
 from tests.ops.conftest import call
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "own_operator" / "silu_and_mul"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_operator" / "swiglu"
 CATALOGUE = "cpu/catalogue.py"
 REPLACED = """
 import dataclasses
@@ -25,7 +25,7 @@ CATALOGUE = tuple(dataclasses.replace(item, {role}=broken) for item in CATALOGUE
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A copy of the example's operator."""
-    copy = tmp_path / "silu_and_mul"
+    copy = tmp_path / "swiglu"
     shutil.copytree(EXAMPLE, copy)
     load_module.cache_clear()
     yield copy
@@ -65,12 +65,12 @@ def test_a_mechanism_that_fails_is_named_and_the_campaign_goes_on_when_it_is_men
     failed = searched(folder)
     (folder / CATALOGUE).write_text(whole)
     load_module.cache_clear()
-    resumed = call(folder.parent / "s.db", "resume", "silu_and_mul-1")
+    resumed = call(folder.parent / "s.db", "resume", "swiglu-1")
 
     assert failed.exit_code == 1
     assert f"{role} of the mechanism polynomial_exp failed: ZeroDivisionError: boom" in failed.stderr
     assert resumed.exit_code == 0
-    assert call(folder.parent / "s.db", "verify", "silu_and_mul-1").exit_code == 0
+    assert call(folder.parent / "s.db", "verify", "swiglu-1").exit_code == 0
 
 
 def test_a_reference_that_lacks_a_function_is_named(folder: Path) -> None:
@@ -107,12 +107,12 @@ def begun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The store of a campaign that was begun from the operator's own folder, under the name typed there."""
     monkeypatch.chdir(folder.parent)
     assert call(folder.parent / "s.db", "run", folder.name, "--audits", "2").exit_code == 0
-    assert call(folder.parent / "s.db", "fork", "silu_and_mul-1", "--name", "child").exit_code == 0
+    assert call(folder.parent / "s.db", "fork", "swiglu-1", "--name", "child").exit_code == 0
     monkeypatch.chdir("/")
     return folder.parent / "s.db"
 
 
-GOES_ON = (("resume", "child"), ("replay", "silu_and_mul-1", "--strict"), ("fork", "silu_and_mul-1", "--here"))
+GOES_ON = (("resume", "child"), ("replay", "swiglu-1", "--strict"), ("fork", "swiglu-1", "--here"))
 
 
 @pytest.mark.parametrize("command", GOES_ON, ids=lambda words: words[0])

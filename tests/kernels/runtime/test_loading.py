@@ -38,8 +38,9 @@ def test_the_root_runs_where_nothing_better_was_found(folder: Path) -> None:
     assert ran() == (Ran("scale", "scale", "triton", "root", digest({"kernel.py": ROOT}), 1),)
 
 
-def test_the_best_is_preferred_and_says_its_sources(folder: Path) -> None:
+def test_the_best_is_preferred_and_says_its_sources(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
+    monkeypatch.setattr(loading, "_architecture", lambda: "sm_90")
     (folder / "best").mkdir()
     (folder / "best" / "kernel.py").write_text(BEST)
 
@@ -51,15 +52,23 @@ def test_the_best_is_preferred_and_says_its_sources(folder: Path) -> None:
     assert ran() == (Ran("scale", "scale", "triton", "best", digest({"kernel.py": BEST}), 2),)
 
 
-def test_a_best_for_another_architecture_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("first_line", "kind"),
+    [("", "root"), ('ARCHITECTURES = ("sm_90",)\n', "root"), ('ARCHITECTURES = ("sm_80",)\n', "best")],
+)
+def test_a_best_from_another_architecture_is_left_out_unless_it_names_this_one(
+    first_line: str, kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # given
     monkeypatch.setattr(loading, "_architecture", lambda: "sm_80")
     (folder / "best").mkdir()
-    (folder / "best" / "kernel.py").write_text('ARCHITECTURES = ("sm_90",)\n' + BEST)
+    (folder / "best" / "kernel.py").write_text(first_line + BEST)
 
-    # when / then
-    assert called(3) == 3
-    assert [each.kind for each in ran()] == ["root"]
+    # when
+    called(3)
+
+    # then
+    assert [each.kind for each in ran()] == [kind]
 
 
 def test_a_missing_operator_or_entry_is_an_error_and_nothing_else_runs(folder: Path) -> None:

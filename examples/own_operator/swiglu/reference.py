@@ -1,4 +1,4 @@
-"""silu_and_mul in float64, its inputs, and the calls that must reproduce parts of one another."""
+"""swiglu in float64, its inputs, and the calls that must reproduce parts of one another."""
 
 from collections.abc import Iterator, Mapping
 

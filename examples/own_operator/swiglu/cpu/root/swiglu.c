@@ -25,7 +25,7 @@ INLINE void gate_row(const float *restrict x, float *restrict y, int64_t width)
 // endregion gate
 
 // region full
-void silu_and_mul_full_f32(const float *x, float *y, const int64_t *dims)
+void swiglu_full_f32(const float *x, float *y, const int64_t *dims)
 {
     int64_t rows = dims[0], width = dims[1];
     for (int64_t row = 0; row < rows; row++)
@@ -34,7 +34,7 @@ void silu_and_mul_full_f32(const float *x, float *y, const int64_t *dims)
 // endregion full
 
 // region decode
-void silu_and_mul_decode_f32(const float *x, float *y, const int64_t *dims)
+void swiglu_decode_f32(const float *x, float *y, const int64_t *dims)
 {
     int64_t rows = dims[0], width = dims[1];
     for (int64_t row = 0; row < rows; row++)

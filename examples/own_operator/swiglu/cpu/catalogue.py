@@ -1,4 +1,4 @@
-"""silu_and_mul on a CPU: three rewrites of the root, of which two need the first."""
+"""swiglu on a CPU: three rewrites of the root, of which two need the first."""
 
 from kernelbraid.kernels.operators.catalogue import Facts, Mechanism
 from kernelbraid.kernels.operators.operator import Sources
