@@ -23,6 +23,7 @@ from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.build import Builder
 from kernelbraid.kernels.audit.checks import Case, Checker, Tally, cases_of, timed_cases
 from kernelbraid.kernels.audit.clock import Pace, Session, drowned
+from kernelbraid.kernels.audit.cores import on_cores
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.memory import Inputs
@@ -160,7 +161,7 @@ class Harness:
         self._ready()
         arms = {INCUMBENT: self._artifact(incumbent), CANDIDATE: self._artifact(candidate)}
         cpu = frozenset([self._timing_cpu])
-        with lock.held(self._timing_lock), _on_cpus(cpu), self._session(arms) as session:
+        with lock.held(self._timing_lock), on_cores(cpu), self._session(arms) as session:
             return session.run(replace(self._confirming.alone(), groups=groups, copies=0))
 
     def close(self) -> None:
@@ -278,7 +279,7 @@ class Harness:
     def _check_due(self, progress: "Progress") -> None:
         started = time.perf_counter()
         try:
-            with _on_cpus(self._other_cpus):
+            with on_cores(self._other_cpus):
                 self._run_checks(progress)
         finally:
             progress.check_s += time.perf_counter() - started
@@ -316,7 +317,7 @@ class Harness:
 
     def _time_stages(self, arms: Mapping[str, Artifact], progress: "Progress") -> None:
         rooted = arms[ROOT].digest == arms[INCUMBENT].digest
-        with _on_cpus(frozenset([self._timing_cpu])), self._session(arms) as session:
+        with on_cores(frozenset([self._timing_cpu])), self._session(arms) as session:
             progress.screen = stages.screen(session, self._weights, self._screening)
             self._believe(session, progress.screen, progress)
             session.copies.clear()
@@ -342,7 +343,7 @@ class Harness:
             except CandidateFailed as error:
                 left_out[baseline.name] = f"{error.verdict.value}: {error.evidence}"
         cpu = frozenset([self._timing_cpu])
-        with lock.held(self._timing_lock), _on_cpus(cpu), self._session(arms) as session:
+        with lock.held(self._timing_lock), on_cores(cpu), self._session(arms) as session:
             started = time.perf_counter()
             progress.confirmation = session.run(plan.qualification(tuple(arms)[1:]))
             progress.timing_s = time.perf_counter() - started
@@ -444,17 +445,6 @@ def _inputs(size_bytes: int) -> Iterator[Inputs]:
         yield inputs
     finally:
         inputs.close()
-
-
-@contextmanager
-def _on_cpus(cpus: frozenset[int]) -> Iterator[None]:
-    """Keep this thread, and the processes it starts, on these cores for a while."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cpus & before or before)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _divide(cpus: Sequence[int]) -> tuple[int, frozenset[int]]:

@@ -14,7 +14,7 @@ Line = Mapping[str, Any]
 def lines_of(
     module: str, words: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
 ) -> list[Line]:
-    """Run `python -m module words`; the last line says so, under "failed", where it ended early."""
+    """Run `python -m module words`; the last line says so, under "ended", where it ended early."""
     command = [sys.executable, "-m", module, *words]
     with tempfile.TemporaryFile("w+") as written, tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(command, env=os.environ | dict(environment or {}), stdout=written, stderr=said)
@@ -26,7 +26,8 @@ def lines_of(
             ended = f"was ended after {timeout_s:.0f} s"
         for file in (written, said):
             file.seek(0)
-        lines: list[Line] = [json.loads(line) for line in written if line.startswith("{")]
+        whole = (line for line in written if line.startswith("{") and line.endswith("\n"))
+        lines: list[Line] = [json.loads(line) for line in whole]
         if process.returncode:
             lines.append({"ended": f"the process {ended}: {said.read()[-2000:]}"})
     return lines

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.clock import FLOOR, Copy, GroupSamples, Pace, blaming, collect, joined
 from kernelbraid.kernels.audit.comparison import first_difference, inaccuracy
-from kernelbraid.kernels.audit.cuda.cores import on_cores, pin
+from kernelbraid.kernels.audit.cores import on_cores
+from kernelbraid.kernels.audit.cuda.cores import pin
 from kernelbraid.kernels.audit.cuda.device import Conditions
 from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
 from kernelbraid.kernels.audit.cuda.profile import Profile

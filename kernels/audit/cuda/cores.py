@@ -5,8 +5,7 @@ by tens of microseconds a message.
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from kernelbraid.kernels.audit.cuda.frames import LEAST_CORES
 
@@ -18,17 +17,6 @@ def timing_cores() -> tuple[set[int], set[int]]:
     """
     cores = sorted(os.sched_getaffinity(0))
     return ({cores[-1]}, {cores[-3]}) if len(cores) >= LEAST_CORES else (set(cores), set(cores))
-
-
-@contextmanager
-def on_cores(cores: set[int]) -> Iterator[None]:
-    """Keep this thread on some cores for a while."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def pin(pid: int, cores: set[int]) -> None:
