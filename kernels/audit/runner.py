@@ -65,7 +65,7 @@ class Runner:
         self._process, self.pid, self._command, self._reply = self._start(artifact, inputs)
         self._boxed = False
         self._answered_at_ns = 0
-        self._visits = self._messages = self._worked = self._between_ns = 0
+        self._messages = self._worked = 0
         self._leftover = select.poll()
         self._leftover.register(self._reply, select.POLLIN)
         try:
@@ -93,7 +93,7 @@ class Runner:
         Raises CandidateFailed when it crashed, hung, ended, printed too much, ran out of memory, forged a reply or
         kept working between its answers and the next messages.
         """
-        self._refuse_work([self._used_ns() - self._answered_at_ns])
+        self._refuse_work(self._used_ns() - self._answered_at_ns)
         elapsed = self._expect(DONE, _release(layout), self._launcher.limits.call_s, freeze)
         if freeze:
             self._wait_for_state("TtZX", Correctness.HUNG, "it could not be stopped")
@@ -119,7 +119,8 @@ class Runner:
         except TimeoutError as error:
             raise self._hung(errand.timeout_s) from error
         self._answered_at_ns = found.answered_ns
-        self._refuse_work(found.between_ns)
+        for between_ns in found.between_ns:
+            self._refuse_work(between_ns)
         self._refuse_other(DONE, found.answer)
         if freeze:
             self._wait_for_state("TtZX", Correctness.HUNG, "it could not be stopped")
@@ -230,20 +231,13 @@ class Runner:
             evidence = f"{len(found)} bytes more than its answer lay in the reply pipe, from {found[:16].hex(' ')}"
             raise CandidateFailed(Correctness.FORGED_REPLY, evidence, self.printed())
 
-    def _refuse_work(self, between_ns: Sequence[int]) -> None:
-        """A runner has nothing to do between an answer and the next message: what it does then escapes the clock.
-
-        Refused are too many messages with work before them, and too much work a visit: where several messages follow
-        one another, only the first leaves a runner the time.
-        """
-        self._visits += 1
-        self._messages += len(between_ns)
-        self._worked += sum(worked_ns > _WORKED_NS for worked_ns in between_ns)
-        self._between_ns += sum(max(0, worked_ns) for worked_ns in between_ns)
-        often = self._worked >= _WORKED_RATIO * self._messages
-        if self._worked >= _WORKED_TIMES and (often or self._between_ns > _WORKED_NS * self._visits):
+    def _refuse_work(self, worked_ns: int) -> None:
+        """A runner has nothing to do between an answer and the next message: what it does then escapes the clock."""
+        self._messages += 1
+        self._worked += worked_ns > _WORKED_NS
+        if self._worked >= max(_WORKED_TIMES, _WORKED_RATIO * self._messages):
             evidence = (
-                f"it used {max(between_ns) / 1000:.0f} us of processor time between its answer and the next message, "
+                f"it used {worked_ns / 1000:.0f} us of processor time between its answer and the next message, "
                 f"and more than {_WORKED_NS / 1000:.0f} us {self._worked} times in {self._messages} messages"
             )
             raise CandidateFailed(Correctness.CLOCK_DISPUTED, evidence, self.printed())
