@@ -58,7 +58,7 @@ def _attention(
     most_queries: int,
     most_keys: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    out, lse = _attention_fake(q, k, v, cu_queries, cu_keys, most_queries, most_keys)
+    out, lse = _attention_fake(q, k, v, cu_queries, cu_keys)
     starts, counts = cu_queries[:-1], torch.diff(cu_queries)
     entry("attention", "attention_full_bf16")(
         *(q, k, v, starts, counts, cu_keys[:-1], torch.diff(cu_keys), out, lse),
@@ -67,13 +67,7 @@ def _attention(
 
 
 def _attention_fake(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_queries: torch.Tensor,
-    cu_keys: torch.Tensor,
-    most_queries: int,
-    most_keys: int,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_queries: torch.Tensor, cu_keys: torch.Tensor, *_: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     name = "attention"
     tensors.bfloat16(name, q=q, k=k, v=v)

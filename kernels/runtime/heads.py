@@ -5,7 +5,7 @@ Tokens of q, k and v may be any stride apart, so that they can be parts of one p
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,6 +16,23 @@ from kernelbraid.kernels.runtime.registering import by_rows, call, register
 from kernelbraid.kernels.runtime.rotary import rope
 
 NAME = "rope_store"
+GIVEN = (
+    "Tensor q, Tensor k, Tensor v, Tensor positions, Tensor cos_sin, Tensor? q_weight, Tensor? k_weight, float epsilon"
+)
+STORED = "Tensor slots, Tensor(a!) k_cache, Tensor(b!) v_cache"
+
+
+class _Given(NamedTuple):
+    """What both operators take first, as GIVEN says."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    positions: torch.Tensor
+    cos_sin: torch.Tensor
+    q_weight: torch.Tensor | None
+    k_weight: torch.Tensor | None
+    epsilon: float
 
 
 def heads(
@@ -52,7 +69,7 @@ def heads_stored(
 
     A token whose slot is -1 is padding and is stored nowhere. No backward.
     """
-    return call("heads_stored", q, k, v, positions, cos_sin, slots, k_cache, v_cache, *_pair(norms), epsilon)
+    return call("heads_stored", q, k, v, positions, cos_sin, *_pair(norms), epsilon, slots, k_cache, v_cache)
 
 
 def _pair(norms: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -61,68 +78,29 @@ def _pair(norms: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Ten
     return (norms[0], norms[1]) if norms else (None, None)
 
 
-def _heads(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    positions: torch.Tensor,
-    cos_sin: torch.Tensor,
-    q_weight: torch.Tensor | None,
-    k_weight: torch.Tensor | None,
-    epsilon: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    out = _heads_fake(q, k, v, positions, cos_sin, q_weight, k_weight, epsilon)
-    rows = torch.arange(len(q), device=q.device)
-    _launch(q, k, v, positions, cos_sin, rows, out, q_weight, k_weight, epsilon)
-    return out
+def _heads(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q, k, v = _heads_fake(*given)
+    _launch(_Given(*given), torch.arange(len(q), device=q.device), q, k, v)
+    return q, k, v
 
 
-def _heads_fake(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    positions: torch.Tensor,
-    cos_sin: torch.Tensor,
-    q_weight: torch.Tensor | None,
-    k_weight: torch.Tensor | None,
-    epsilon: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    _check(q, k, v, positions, cos_sin, q_weight, k_weight)
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+def _heads_fake(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    states = _Given(*given)
+    _check(states)
+    return tuple(each.new_empty(each.shape) for each in (states.q, states.k, states.v))
 
 
-def _heads_stored(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    positions: torch.Tensor,
-    cos_sin: torch.Tensor,
-    slots: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    q_weight: torch.Tensor | None,
-    k_weight: torch.Tensor | None,
-    epsilon: float,
-) -> torch.Tensor:
-    out = _heads_stored_fake(q, k, v, positions, cos_sin, slots, k_cache, v_cache, q_weight, k_weight, epsilon)
-    _launch(q, k, v, positions, cos_sin, slots, (out, k_cache, v_cache), q_weight, k_weight, epsilon)
-    return out
+def _heads_stored(*given: Any) -> torch.Tensor:
+    *states, slots, k_cache, v_cache = given
+    q = _heads_stored_fake(*given)
+    _launch(_Given(*states), slots, q, k_cache, v_cache)
+    return q
 
 
-def _heads_stored_fake(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    positions: torch.Tensor,
-    cos_sin: torch.Tensor,
-    slots: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    q_weight: torch.Tensor | None,
-    k_weight: torch.Tensor | None,
-    epsilon: float,
-) -> torch.Tensor:
-    _check(q, k, v, positions, cos_sin, q_weight, k_weight)
+def _heads_stored_fake(*given: Any) -> torch.Tensor:
+    *states, slots, k_cache, v_cache = given
+    q, k, *_ = states
+    _check(_Given(*states))
     tensors.bfloat16(NAME, k_cache=k_cache, v_cache=v_cache)
     tensors.of_dtype(NAME, torch.int64, slots=slots)
     tensors.shaped(NAME, "slots", slots, (q.shape[0],))
@@ -133,34 +111,18 @@ def _heads_stored_fake(
     return q.new_empty(q.shape)
 
 
-def _launch(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    positions: torch.Tensor,
-    cos_sin: torch.Tensor,
-    slots: torch.Tensor,
-    out: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    q_weight: torch.Tensor | None,
-    k_weight: torch.Tensor | None,
-    epsilon: float,
-) -> None:
+def _launch(given: _Given, slots: torch.Tensor, *out: torch.Tensor) -> None:
+    """out: queries, and where keys and values go by slot."""
+    q, k, v, *turn, q_weight, k_weight, epsilon = given
     if q_weight is not None:
         symbol = by_rows("qk_norm_rope_store", len(q))
-        entry(NAME, symbol)(q, k, v, q_weight, k_weight, positions, cos_sin, slots, *out, epsilon)
+        entry(NAME, symbol)(q, k, v, q_weight, k_weight, *turn, slots, *out, epsilon)
     else:
-        entry(NAME, by_rows("rope_store", len(q)))(q, k, v, positions, cos_sin, slots, *out)
+        entry(NAME, by_rows("rope_store", len(q)))(q, k, v, *turn, slots, *out)
 
 
-def _check(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    positions: torch.Tensor,
-    cos_sin: torch.Tensor,
-    q_weight: torch.Tensor | None,
-    k_weight: torch.Tensor | None,
-) -> None:
+def _check(given: _Given) -> None:
+    q, k, v, positions, cos_sin, *norms, _ = given
     tensors.bfloat16(NAME, q=q, k=k, v=v)
     tensors.of_dtype(NAME, torch.int64, positions=positions)
     tensors.of_dtype(NAME, torch.float32, cos_sin=cos_sin)
@@ -169,7 +131,7 @@ def _check(
     tensors.shaped(NAME, "v", v, k.shape)
     tensors.shaped(NAME, "positions", positions, (q.shape[0],))
     tensors.shaped(NAME, "cos_sin", cos_sin, ("max_position", q.shape[2]))
-    for name, weight in {"q_weight": q_weight, "k_weight": k_weight}.items():
+    for name, weight in zip(("q_weight", "k_weight"), norms, strict=True):
         if weight is not None:
             tensors.bfloat16(NAME, **{name: weight})
             tensors.shaped(NAME, name, weight, (q.shape[2],))
@@ -197,5 +159,9 @@ def _backward(ctx: Any, of_q: torch.Tensor, of_k: torch.Tensor, of_v: torch.Tens
     return of_q, of_k, of_v, None, None, of_q_weight, of_k_weight, None
 
 
-register(_heads, _heads_fake, _backward, _keep)
-register(_heads_stored, _heads_stored_fake, mutates=("k_cache", "v_cache"))
+register(_heads, _heads_fake, _backward, _keep, schema=f"({GIVEN}) -> (Tensor, Tensor, Tensor)")
+register(
+    *(_heads_stored, _heads_stored_fake),
+    mutates=("k_cache", "v_cache"),
+    schema=f"({GIVEN}, {STORED}) -> Tensor",
+)

@@ -20,9 +20,14 @@ def register(
     backward: Callable[..., Any] | None = None,
     keep: Callable[..., None] | None = None,
     mutates: Iterable[str] = (),
+    schema: str | None = None,
 ) -> None:
-    """Register `torch.ops.kernelbraid.NAME` for a function `_NAME`; `fake` also checks what it is given."""
-    operator = torch.library.custom_op(f"kernelbraid::{run.__name__.lstrip('_')}", run, mutates_args=tuple(mutates))
+    """Register `torch.ops.kernelbraid.NAME` for a function `_NAME`; `fake` also checks what it is given.
+
+    Without a schema the function's annotations are one.
+    """
+    name = f"kernelbraid::{run.__name__.lstrip('_')}"
+    operator = torch.library.custom_op(name, run, mutates_args=tuple(mutates), schema=schema)
     operator.register_fake(fake)
     _runs[run.__name__.lstrip("_")] = run
     if backward is not None:

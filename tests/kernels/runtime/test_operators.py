@@ -56,7 +56,7 @@ def arguments() -> Mapping[str, tuple[Any, ...]]:
         "qk_norm": (*both, drawn(64), drawn(64, seed=1), 1e-6),
         "rope": (*both, *turned),
         "heads": (*both, drawn(5, 2, 64, seed=1), *turned, drawn(64), drawn(64, seed=1), 1e-6),
-        "heads_stored": (*(h.detach() for h in both), drawn(5, 2, 64).detach(), *turned, slots, *flat, None, None, 0.0),
+        "heads_stored": (*(h.detach() for h in both), drawn(5, 2, 64).detach(), *turned, None, None, 0.0, slots, *flat),
         "silu_and_mul": (drawn(5, 32),),
         "linear": (drawn(5, 64), drawn(48, 64), drawn(48)),
         "embedding": (torch.tensor([3, 0, 3]), drawn(4, 64)),
