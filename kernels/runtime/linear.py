@@ -3,7 +3,7 @@
     prepare(outs, width)          # when a model is loaded: chooses, and checks bits on this device
     linear(x, weight, out)        # 1 row or 8,192: the same bits for the same row
 
-What runs for so many rows is in a table of measurements (linear_choice); `kernel_name` says it. Nothing else of the
+What runs for so many rows is in a table of measurements (linear_choice); `way_of` says it. Nothing else of the
 process is touched: cuBLAS and its settings stay as they are for other code.
 
 Errors: LinearError
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import torch
 
 from kernelbraid.kernels.runtime import linear_chunked, linear_library
-from kernelbraid.kernels.runtime.linear_choice import MOST_ROWS, Chosen, table
+from kernelbraid.kernels.runtime.linear_choice import MOST_ROWS, Chosen, Origin, table
 
 CAPABILITY = (9, 0)
 ALIGNMENT = 8
@@ -66,7 +66,10 @@ def prepare(outs: int, width: int, device: int | None = None, biased: bool = Fal
             with torch.cuda.device(index):
                 chosen = table().choose(outs, width, torch.cuda.get_device_name(index), _library_version())
                 _check(chosen, biased)
-            _log.info("linear %d -> %d: %s, chunks of %d steps", width, outs, chosen.origin, chosen.chunk_steps)
+            level = logging.INFO if chosen.origin == "table" else logging.WARNING
+            _log.log(
+                level, "linear %d -> %d: by %s, chunks of %d steps", width, outs, chosen.origin, chosen.chunk_steps
+            )
             _prepared[key] = chosen
         return _prepared[key]
 
@@ -86,9 +89,10 @@ def linear(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, bias: torch
         _multiply(chosen, x[rows], weight, out[rows], bias)
 
 
-def kernel_name(outs: int, width: int, rows: int, device: int | None = None) -> str:
-    """What multiplies so many rows, such as chunked:64x16:split4 or cublaslt:4200...; prepares the shape."""
-    return prepare(outs, width, device).way(min(rows, MOST_ROWS)).name
+def way_of(outs: int, width: int, rows: int, device: int | None = None) -> tuple[str, Origin]:
+    """What multiplies so many rows, such as chunked:64x16:split4 or cublaslt:4200..., and what chose it."""
+    chosen = prepare(outs, width, device)
+    return (chosen.way(min(rows, MOST_ROWS)).name if rows else "no rows"), chosen.origin
 
 
 def _multiply(

@@ -21,8 +21,9 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
 def product(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, bias: torch.Tensor | None = None) -> None:
     """y [rows, out] from x [rows, in], weight [out, in] and bias [out], all contiguous.
 
-    On compute capability 9.0 as a table of measurements says, with one rounding; elsewhere by the packaged Triton
-    kernel, and the bias is added to what it rounded.
+    On compute capability 9.0 as a table of measurements says, or a rule for shapes, devices and libraries that nobody
+    measured, with one rounding; elsewhere by the packaged Triton kernel, and the bias is added to what it rounded.
+    `ran()` says which of the three it was.
     """
     if not _by_table(x.device):
         entry("linear", by_rows("linear", len(x)))(x, weight, y)
@@ -31,8 +32,8 @@ def product(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, bias: torch.
         return
     tabled.linear(x, weight, y, bias)
     outs, width = weight.shape
-    way = tabled.kernel_name(outs, width, len(x), x.device.index) if len(x) else "no rows"
-    count(Ran("linear", way, "table", "best", _digest()))
+    way, origin = tabled.way_of(outs, width, len(x), x.device.index)
+    count(Ran("linear", way, origin, "best", _digest()))
 
 
 def prepare(weight: torch.Tensor, biased: bool = False) -> None:

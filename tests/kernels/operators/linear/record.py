@@ -16,7 +16,7 @@ import torch
 from timing import Replay, least_us, medians_us, operands
 
 from kernelbraid.kernels.runtime import linear_library
-from kernelbraid.kernels.runtime.linear import kernel_name, linear, prepare
+from kernelbraid.kernels.runtime.linear import linear, prepare, way_of
 from kernelbraid.kernels.runtime.linear_choice import table
 
 ROWS = (1, 16, 64, 128, 256, 512, 2048, 8192)
@@ -37,7 +37,7 @@ def times_of(outs: int, width: int) -> list[dict[str, Any]]:
         stock = Replay(lambda weight, few=few, out=out: torch.mm(few, weight.t(), out=out), weights, call_us)
         ours = Replay(lambda weight, few=few, out=out: linear(few, weight, out), weights, call_us)
         stock_us, linear_us = medians_us((stock, ours), ROUNDS if call_us < 2000 else 3)
-        name = kernel_name(outs, width, rows)
+        name, _ = way_of(outs, width, rows)
         cells.append({"outs": outs, "width": width, "rows": rows, "stock_us": stock_us, "linear_us": linear_us})
         cells[-1] |= {"ratio": stock_us / linear_us, "kernel": name}
     return cells
