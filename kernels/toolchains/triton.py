@@ -50,6 +50,8 @@ class TritonCompiler:
     launchers: Path | None = None
     """A Triton cache with what takes longer than kernels to compile and is the same for all candidates: launch stubs,
     which follow from kernels' signatures, and Triton's digest of itself."""
+    workers: int = 1
+    """Processes that compile kernels side by side."""
 
     def for_calls(self, calls: Iterable[tuple[Entry, Mapping[str, int]]]) -> "TritonCompiler":
         """The same compiler for these entries and dims, each pair once."""
@@ -65,6 +67,7 @@ class TritonCompiler:
                 "architecture": int(self.architecture.removeprefix("sm_")),
                 "calls": self.calls,
                 "launchers": str(self.launchers or ""),
+                "workers": self.workers,
             }
         )
         return Command((str(self.python), "-I", "-B", str(BUILD), wanted), ARTIFACT)

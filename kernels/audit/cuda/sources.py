@@ -26,14 +26,6 @@ def packed(sources: Mapping[str, str], compiled: bytes | None = None) -> bytes:
     return _archived(files | dict(_cache_files(compiled) if compiled is not None else ()))
 
 
-def merged(compiled: Iterable[bytes]) -> bytes:
-    """Several compilers' caches as one archive. Raises CandidateFailed(build_failed) when one cannot be read."""
-    files: dict[str, bytes] = {}
-    for archive in compiled:
-        files |= dict(_cache_files(archive))
-    return _archived(files)
-
-
 def _archived(files: Mapping[str, bytes]) -> bytes:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as out:

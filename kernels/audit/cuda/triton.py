@@ -1,13 +1,11 @@
 """Triton candidates for a device: what their source may say, and all their kernels compiled before anything runs.
 
-A candidate is compiled for every shape that its audit will call, several processes side by side, so that hardly
-anything is left to compile while it is checked. What they leave is merged into one artifact.
+A candidate is compiled for every shape that its audit will call, several kernels side by side, so that hardly anything
+is left to compile while it is checked.
 """
 
-import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +18,7 @@ from kernelbraid.kernels.audit.checks import Case, cases_of
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, DeviceBuilder, MakeBuilder
 from kernelbraid.kernels.audit.cuda.policy import forbidden
 from kernelbraid.kernels.audit.cuda.samples import shapes_of_samples
-from kernelbraid.kernels.audit.cuda.sources import merged, write_stubs
+from kernelbraid.kernels.audit.cuda.sources import write_stubs
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.native import Native
@@ -58,20 +56,13 @@ class TritonBuild:
     """What every audit calls, where that was worked out before."""
 
     def compile(self, candidate: Candidate, due: Sequence[Case]) -> Artifact:
-        """All shards at once. Raises CandidateFailed (build_failed, build_timeout) as the first of them that does."""
+        """Each kernel once. Raises CandidateFailed (build_failed, build_timeout)."""
         new = [case for case in due if case.dims not in self._declared]
-        shards = _shards([*self._calls, *_calls_of_cases(self.operator, new)])
-        with ThreadPoolExecutor(len(shards)) as pool:
-            parts = list(pool.map(lambda calls: self._builder(calls).build(candidate), shards))
-        image = merged(part.image for part in parts)
-        resources = {name: max(part.resources.get(name, 0.0) for part in parts) for name in parts[0].resources}
-        log = b"\n".join(part.log for part in parts if part.log)
-        return Artifact(image, hashlib.sha256(image).hexdigest(), resources, log, max(part.build_s for part in parts))
-
-    def _builder(self, calls: Calls) -> Builder:
+        calls = [*self._calls, *_calls_of_cases(self.operator, new)]
         limits = replace(self.limits, build_address_bytes=BUILD_ADDRESS_BYTES)
-        compiler = self.compiler.for_calls(calls)
-        return _PythonBuilder(compiler, self.native, self.sandbox, limits, self.scratch)
+        workers = max(1, min(MOST_WORKERS, (os.cpu_count() or 1) - 2))
+        compiler = replace(self.compiler.for_calls(calls), workers=workers)
+        return _PythonBuilder(compiler, self.native, self.sandbox, limits, self.scratch).build(candidate)
 
     @cached_property
     def _calls(self) -> Calls:
@@ -99,19 +90,6 @@ def _calls_of_cases(operator: Operator, cases: Sequence[Case]) -> Calls:
         agreements = reference.agreements(Call(case.full, case.dims, inputs), case.decode)
         calls += [(agreement.call.entry, agreement.call.dims) for agreement in agreements]
     return calls
-
-
-def _shards(calls: Calls) -> list[Calls]:
-    """Those of one kind in the same shard, as they share their kernels."""
-    kinds: dict[object, Calls] = {}
-    for entry, dims in calls:
-        shapes = tuple(tensor.resolve(dims)[1:] for tensor in (*entry.inputs, *entry.outputs))
-        kinds.setdefault((entry.symbol, shapes), []).append((entry, dims))
-    workers = max(1, min(MOST_WORKERS, (os.cpu_count() or 1) - 2, len(kinds)))
-    shards: list[Calls] = [[] for _ in range(workers)]
-    for number, alike in enumerate(kinds.values()):
-        shards[number % workers] += alike
-    return shards
 
 
 def triton_facts(compiler: TritonCompiler) -> CompilerFacts:

@@ -3,7 +3,8 @@
 Run as `python -I build.py SPECIFICATION` in the folder of the sources; it holds the candidate's host code and is
 therefore never trusted. The host code is called for every shape on tensors without data; its launches compile and
 are recorded, nothing runs. SPECIFICATION is JSON: {"architecture": 90, "calls": [[symbol, [[dtype, shape], ...]]],
-"launchers": a cache with launch stubs and Triton's digest of itself to begin with, or nothing}.
+"launchers": a cache with launch stubs and Triton's digest of itself to begin with, or nothing, "workers": processes
+that compile side by side}.
 Leaves ARTIFACT, a zip of the sources and of Triton's cache (metadata and machine code), and RESOURCES.
 """
 
@@ -11,6 +12,7 @@ import hashlib
 import importlib
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -18,9 +20,9 @@ import sys
 import time
 import traceback
 import zipfile
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import redirect_stdout
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,8 @@ HERE = Path(__file__).parent
 ARTIFACT = "kernel.zip"
 RESOURCES = "resources.json"
 CACHE = "cache"
+SAID = "said"
+"""Folder with what ptxas said of kernels that were compiled ahead, by the digest of their machine code."""
 KEY = "triton_key.json"
 SHARED_BYTES = {80: 166_912, 90: 232_448}
 """Shared memory that one block may have, by compute capability (CUDA C++ Programming Guide)."""
@@ -90,13 +94,21 @@ class Recorder:
     def load_binary(self, name: str, cubin: bytes, shared_bytes: int, device: int) -> tuple[int, int, int, int, int]:
         """Record a kernel; its registers and spills are ptxas's own words."""
         digest = hashlib.sha256(cubin).hexdigest()
-        said = self.log.getvalue()
-        self.log.truncate(self.log.seek(0))
+        said = self.take_log()
         if digest not in self.kernels:
-            self.kernels[digest] = self._kernel(name, digest, shared_bytes, said)
+            ahead = Path(SAID) / digest
+            self.kernels[digest] = self._kernel(
+                name, digest, shared_bytes, ahead.read_text() if ahead.exists() else said
+            )
         kernel = self.kernels[digest]
         most_threads = 65_536 // max(1, kernel.registers) // 128 * 128
         return 0, 0, kernel.registers, kernel.spill_bytes, min(1024, most_threads)
+
+    def take_log(self) -> str:
+        """What was printed since the last time."""
+        said = self.log.getvalue()
+        self.log.truncate(self.log.seek(0))
+        return said
 
     def _kernel(self, name: str, digest: str, shared_bytes: int, said: str) -> Kernel:
         registers, frame = _REGISTERS.search(said), _FRAME.search(said)
@@ -127,12 +139,17 @@ class Launchers:
         self._pool = ThreadPoolExecutor()
         self._pending: list[Future[Any]] = []
         self._driver = _cuda_driver()
+
+    def compile(self, source: Any, metadata: Any) -> None:
+        """The stub of one kernel, here and now."""
         if self._driver is not None:
-            self._pending.append(self._pool.submit(self._driver.CudaUtils))
+            self._driver.CudaLauncher(source, metadata)
 
     def add(self, source: Any, metadata: Any) -> None:
-        """Begin to compile the stub of one kernel."""
+        """Begin to compile the stub of one kernel, and with the first one what all of them need."""
         if self._driver is not None:
+            if not self._pending:
+                self._pending.append(self._pool.submit(self._driver.CudaUtils))
             self._pending.append(self._pool.submit(self._driver.CudaLauncher, source, metadata))
 
     def finish(self) -> None:
@@ -162,7 +179,7 @@ def main(specification: str) -> int:
     try:
         keep_key()
         recorder = Recorder(wanted["architecture"], io.StringIO())
-        launches = compile_calls(recorder, wanted["calls"])
+        launches = compile_calls(recorder, wanted["calls"], wanted.get("workers", 1))
         recorder.launchers.finish()
     except Exception as error:  # noqa: BLE001 candidate code may raise anything, and this process ends with it
         print(f"error: {_summary(error)}")
@@ -187,14 +204,79 @@ def keep_key() -> None:
         path.write_text(json.dumps(cache.triton_key()))
 
 
-def compile_calls(recorder: Recorder, calls: list[Any]) -> list[Any]:
-    """Call the host code once for each call; [[symbol, [[kernel, grid], ...]], ...] in the calls' order."""
+def compile_calls(recorder: Recorder, calls: list[Any], workers: int = 1) -> list[Any]:
+    """Call the host code for each call; [[symbol, [[kernel, grid], ...]], ...] in the calls' order.
+
+    With several workers, kernels are compiled ahead side by side: the host code is called once more before.
+    """
     from triton.runtime import driver
 
     driver.set_active(recorder)
     with redirect_stdout(recorder.log):
         module = importlib.import_module("kernel")
+        if workers > 1:
+            _compile_ahead(recorder, _needed(recorder, module, calls), workers)
         return [[symbol, _launches(recorder, module, symbol, tensors)] for symbol, tensors in calls]
+
+
+class _Later(Executor):
+    """Keeps what Triton would compile in the background: a function for each kernel."""
+
+    def __init__(self) -> None:
+        self.kernels: list[Callable[[], Any]] = []
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """A future that has failed, so that Triton takes no kernel for compiled."""
+        self.kernels.append(function)
+        future = Future[Any]()
+        future.set_exception(RuntimeError("to be compiled by another process"))
+        return future
+
+
+def _needed(recorder: Recorder, module: Any, calls: list[Any]) -> list[Callable[[], Any]]:
+    """What compiles each kernel that the calls launch. Whatever fails will fail again where it is looked at."""
+    import triton
+    from triton.runtime.jit import JITFunction
+
+    later, launched = _Later(), JITFunction.run
+    JITFunction.run = lambda self, *args, **kwargs: launched(self, *args, **{**kwargs, "warmup": True})
+    try:
+        with suppress(Exception), triton.AsyncCompileMode(later, ignore_errors=True):
+            for symbol, tensors in calls:
+                _launches(recorder, module, symbol, tensors)
+    finally:
+        JITFunction.run = launched
+    return later.kernels
+
+
+def _compile_ahead(recorder: Recorder, kernels: Sequence[Callable[[], Any]], workers: int) -> None:
+    """Fill Triton's cache, by processes that take the next kernel from a pipe; what they do not do is done later."""
+    Path(SAID).mkdir()
+    queue, numbers = os.pipe()
+    os.write(numbers, b"".join(number.to_bytes(2, "little") for number in range(len(kernels))))
+    os.close(numbers)
+    pids = []
+    for _ in range(min(workers, len(kernels))):
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            _work(recorder, kernels, queue)
+    os.close(queue)
+    for pid in pids:
+        os.waitpid(pid, 0)
+
+
+def _work(recorder: Recorder, kernels: Sequence[Callable[[], Any]], queue: int) -> None:
+    """A worker's whole life. The first kernel that fails ends it for all: nothing else is of use then."""
+    try:
+        while number := os.read(queue, 2):
+            recorder.take_log()
+            kernel = kernels[int.from_bytes(number, "little")]()
+            (Path(SAID) / hashlib.sha256(kernel.kernel).hexdigest()).write_text(recorder.take_log())
+            recorder.launchers.compile(kernel.src, kernel.metadata)
+    finally:
+        while os.read(queue, 1 << 16):
+            pass
+        os._exit(0)
 
 
 def _launches(recorder: Recorder, module: Any, symbol: str, tensors: list[Any]) -> list[Any]:

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,36 @@ def test_the_same_sources_give_the_same_artifact_wherever_they_lie(compiler: Tri
     for place in ("one", "two"):
         assert build(compiler, tmp_path / place, DOUBLE, 1000).returncode == 0
     assert (tmp_path / "one" / "kernel.zip").read_bytes() == (tmp_path / "two" / "kernel.zip").read_bytes()
+
+
+def test_kernels_compiled_side_by_side_give_the_same_artifact_and_the_same_words(
+    compiler: TritonCompiler, tmp_path: Path
+) -> None:
+    # given four kernels: two types of sizes, aligned and not
+    source = DOUBLE.replace("BLOCK=256)\n    _d", "BLOCK=512)\n    _d", 1)
+
+    # when
+    alone = build(compiler, tmp_path / "alone", source, 1000, 1024)
+    together = build(replace(compiler, workers=3), tmp_path / "together", source, 1000, 1024)
+
+    # then
+    assert (alone.returncode, together.returncode) == (0, 0), together.stdout
+    images = [(tmp_path / place / "kernel.zip").read_bytes() for place in ("alone", "together")]
+    assert images[0] == images[1]
+    facts = [
+        {name: fact for name, fact in compiler.resources(tmp_path / place).items() if name != "compile_s"}
+        for place in ("alone", "together")
+    ]
+    assert facts[0] == facts[1]
+    assert facts[0]["kernels"] == 4
+
+
+def test_a_kernel_that_fails_beside_others_fails_the_build(compiler: TritonCompiler, tmp_path: Path) -> None:
+    source = DOUBLE.replace("mask=at < n)\n\n", "mask=at < m)\n\n", 1)
+    done = build(replace(compiler, workers=3), tmp_path, source, 1000, 1024)
+    assert done.returncode == 1
+    assert "m is not defined" in done.stdout.splitlines()[0]
+    assert "in double(" in done.stdout.splitlines()[0]
 
 
 def test_an_unpacked_artifact_is_a_cache_that_compiles_nothing_again(compiler: TritonCompiler, tmp_path: Path) -> None:
