@@ -329,10 +329,10 @@ class Harness:
     def _believe(self, session: stages.Repeatable, blocks: Blocks, progress: "Progress") -> None:
         """Raises CandidateFailed when timed outputs differ from untimed ones, or a time is impossible."""
         progress.tally.passed["timed_outputs"] += session.verify_copies(MOST_REFERENCES)
-        if evidence := physics.impossible(self.operator, blocks, CANDIDATE, self._ceilings):
-            raise CandidateFailed(Correctness.FASTER_THAN_POSSIBLE, evidence)
         if evidence := drowned(blocks):
             raise InfrastructureFailed(Infrastructure.DEVICE_FAULT, evidence)
+        if evidence := physics.impossible(self.operator, blocks, CANDIDATE, self._ceilings):
+            raise CandidateFailed(Correctness.FASTER_THAN_POSSIBLE, evidence)
 
     def _time_baselines(self, progress: "Progress", baselines: Sequence[Candidate], left_out: dict[str, str]) -> Blocks:
         assert progress.artifact is not None, "the root was built"

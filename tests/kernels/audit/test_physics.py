@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kernelbraid.kernels.audit import physics
+from kernelbraid.kernels.audit.clock import drowned, joined
 from kernelbraid.kernels.audit.harness import Harness
 from kernelbraid.kernels.audit.native import native_programs
 from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, Blocks
@@ -87,6 +88,24 @@ def test_faster_than_its_declared_operations_can_be_done_is_impossible(scale: Op
 def test_no_slower_than_doing_nothing_is_impossible(scale: Operator) -> None:
     evidence = physics.impossible(scale, blocks(scale, 1_000_000, floor_ns=1_000_000), CANDIDATE, FOUND)
     assert "one that does nothing 1000000" in str(evidence)
+
+
+def test_one_disturbed_floor_makes_nothing_impossible(scale: Operator) -> None:
+    # given two groups, and a neighbour that took the core from the empty candidate in one of them
+    once = blocks(scale, 300_000)
+    disturbed = joined(once, replace(once, floor_ns=np.array([400_000], np.uint32)))
+    assert disturbed.floor_ns.max() > 300_000
+    # when, then
+    assert physics.impossible(scale, disturbed, CANDIDATE, FOUND) is None
+
+
+def test_a_floor_that_an_arm_known_to_be_sound_does_not_reach_is_the_machines_fault(scale: Operator) -> None:
+    within, above = blocks(scale, 300_000, floor_ns=400_000), blocks(scale, 500_000, floor_ns=400_000)
+    candidate_alone = replace(above, samples_ns={**above.samples_ns, CANDIDATE: within.samples_ns[CANDIDATE]})
+    assert "incumbent on" in str(drowned(within))
+    assert drowned(above) is None
+    assert drowned(candidate_alone) is None
+    assert physics.impossible(scale, candidate_alone, CANDIDATE, FOUND) is not None
 
 
 def test_the_harness_records_what_it_measured(harness: Harness) -> None:
