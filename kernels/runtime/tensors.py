@@ -29,12 +29,13 @@ def of_dtype(operator: str, dtype: torch.dtype, **tensors: torch.Tensor) -> None
 
 def shaped(operator: str, name: str, tensor: torch.Tensor, shape: Sequence[int | str]) -> None:
     """Raise ValueError unless the tensor has this shape; a dim given as a name may be anything."""
-    wanted = "[" + ", ".join(str(dim) for dim in shape) + "]"
-    fits = tensor.dim() == len(shape) and all(
-        isinstance(dim, str) or dim == actual for dim, actual in zip(shape, tensor.shape, strict=True)
-    )
-    if not fits:
+    if len(shape) != tensor.dim() or not all(map(_fits, shape, tensor.shape)):
+        wanted = "[" + ", ".join(str(dim) for dim in shape) + "]"
         raise ValueError(f"{operator} takes {name} of shape {wanted}, not {list(tensor.shape)}")
+
+
+def _fits(dim: int | str, actual: int) -> bool:
+    return dim == actual or isinstance(dim, str)
 
 
 def _plain(dtype: torch.dtype) -> str:

@@ -1,6 +1,7 @@
 """What surrounds an operator: its schema and shapes under tracing, its gradients, and what it refuses to take."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from kernelbraid.kernels.runtime.heads import heads, heads_stored  # noqa: E402
 from kernelbraid.kernels.runtime.log_probabilities import log_softmax_gather  # noqa: E402
 from kernelbraid.kernels.runtime.norms import fused_add_rms_norm, qk_norm, rms_norm  # noqa: E402
 from kernelbraid.kernels.runtime.projection import linear  # noqa: E402
+from kernelbraid.kernels.runtime.registering import call  # noqa: E402
 from kernelbraid.kernels.runtime.rotary import rope, table  # noqa: E402
 from kernelbraid.kernels.runtime.routing import moe_align, moe_combine, moe_linear, topk_softmax  # noqa: E402
 
@@ -168,6 +170,22 @@ def test_results_and_gradients_follow_the_formula(name: str) -> None:
         assert (mine - theirs).abs().max() <= 0.02 * theirs.abs().max()
 
 
+@pytest.mark.parametrize("name", ["attention", "fused_add_rms_norm", "heads", "linear", "moe_combine", "topk_softmax"])
+def test_past_the_dispatcher_nothing_differs(name: str) -> None:
+    # given
+    def found(function: Callable[..., Any]) -> tuple[list[Any], list[Any]]:
+        torch.manual_seed(0)
+        return results_and_gradients(function, arguments()[name])
+
+    # when
+    mine, gradients = found(partial(call, name))
+    theirs, others = found(getattr(torch.ops.kernelbraid, name))
+
+    # then
+    assert gradients
+    assert all(torch.equal(one, other) for one, other in zip(mine + gradients, theirs + others, strict=True))
+
+
 def test_probabilities_of_all_experts_have_the_gradient_of_a_whole_softmax() -> None:
     # given
     logits = drawn(5, 8)
@@ -269,7 +287,7 @@ def ragged() -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "said"),
+    ("refused", "error", "said"),
     [
         (lambda: rms_norm(drawn(5, 64).float(), drawn(64)), TypeError, r"x in bfloat16, not float32.*x\.to"),
         (lambda: rms_norm(drawn(5, 64), drawn(63)), ValueError, r"weight of shape \[64\], not \[63\]"),
@@ -288,10 +306,10 @@ def ragged() -> tuple[Any, ...]:
         (lambda: log_softmax_gather(drawn(5, 8), torch.zeros(4, dtype=torch.int64)), ValueError, "labels"),
     ],
 )
-def test_what_an_operator_does_not_take_is_said(call: Callable[[], Any], error: type[Exception], said: str) -> None:
+def test_what_an_operator_does_not_take_is_said(refused: Callable[[], Any], error: type[Exception], said: str) -> None:
     # when / then
     with pytest.raises(error, match=said):
-        call()
+        refused()
 
 
 def test_a_tensor_on_another_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
