@@ -23,7 +23,8 @@ MISSING = (
     else next((f"{name} is not installed" for name in NEEDED if not importlib.util.find_spec(name)), "")
 )
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
-MODELS = ("qwen2", "qwen2_small", "qwen3", "llama", "qwen3_moe")
+MODELS = ("Qwen3-4B", "Qwen2.5-1.5B", "Qwen2.5-0.5B", "Llama-3.1-8B", "Qwen3-30B-A3B")
+DENSE = MODELS[:-1]
 STARVED = os.environ.get("CUBLASLT_WORKSPACE_SIZE") == "1"
 
 
@@ -40,7 +41,9 @@ def device() -> Any:
 
 def agreement(device: Any, name: str, **more: Any) -> Mapping[str, Any]:
     usual = {"attention": None, "experts": None, "graph": True, "trace": True, "compile": False, "gradients": False}
-    found: Mapping[str, Any] = device.agreement(name, argparse.Namespace(**usual | {"vocabulary": 32000} | more))
+    found: Mapping[str, Any] = device.agreement(
+        name, argparse.Namespace(**usual | {"vocabulary": 32000, "layers": 3} | more)
+    )
     print(f"\n{found}")
     return found
 
@@ -53,11 +56,11 @@ def test_no_bit_of_a_unified_model_differs(name: str, device: Any) -> None:
     # then
     assert found["rows"] == 687
     assert found["differing_rows"] == 0
-    assert found["rows differing at 37 a time"] == 0
+    assert found["rows_differing_several_at_a_time"] == 0
     assert found["sampled"] == "0 of 320 differ"
 
 
-@pytest.mark.parametrize("name", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("name", DENSE)
 @pytest.mark.skipif(not STARVED, reason="the library composition's variables were not exported")
 def test_no_bit_of_the_library_composition_differs(name: str, device: Any) -> None:
     # when
@@ -67,18 +70,18 @@ def test_no_bit_of_the_library_composition_differs(name: str, device: Any) -> No
     assert found["differing_rows"] == 0
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen3_moe"])
-def test_gradients_are_those_of_the_stock_model_to_their_roundings(name: str, device: Any) -> None:
+@pytest.mark.parametrize(("name", "alike"), [("Qwen3-4B", 0.99), ("Qwen3-30B-A3B", 0.97)])
+def test_gradients_are_those_of_the_stock_model_to_their_roundings(name: str, alike: float, device: Any) -> None:
     # when
     found = agreement(device, name, kernels="unified", gradients=True)
 
-    # then
-    assert float(found["least alike gradient"].split()[1]) > 0.99
+    # then a token whose experts nearly tie may go elsewhere, so a router's gradient is less alike
+    assert float(found["least alike gradient"].split()[1]) > alike
 
 
 def test_a_compiled_model_has_the_same_bits(device: Any) -> None:
     # when
-    found = agreement(device, "qwen2_small", kernels="unified", compile=True)
+    found = agreement(device, "Qwen2.5-0.5B", kernels="unified", compile=True)
 
     # then
     assert found["compiled"].startswith("0 of")
