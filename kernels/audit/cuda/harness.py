@@ -23,6 +23,7 @@ from kernelbraid.kernels.audit import lock, stages, statistics
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.checks import Case, cases_of, timed_cases
 from kernelbraid.kernels.audit.clock import Pace
+from kernelbraid.kernels.audit.cores import on_cores
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, MakeBuilder, bare
 from kernelbraid.kernels.audit.cuda.ceilings import device_ceilings
 from kernelbraid.kernels.audit.cuda.checking import BatchedChecker
@@ -106,6 +107,7 @@ class DeviceHarness(Harness):
         cores = sorted(os.sched_getaffinity(0))
         self._timing_cpu, self._other_cpus = cores[-1], frozenset(cores[:-1] or cores)
         self._timing_cores = timing_cores()
+        self._building_cores = frozenset(cores) - set().union(*self._timing_cores)
         self._facts, self._backend = compiler, backend
         self._sanitizer = sanitizer
         self._paces: dict[str, Pace] = {}
@@ -282,11 +284,12 @@ class DeviceHarness(Harness):
                 self._restart()
 
     def _artifact(self, candidate: Candidate, due: Sequence[Case] = ()) -> Artifact:
-        """The candidate's artifact, built once; a shape that is due and was not compiled for is compiled as it runs."""
+        """The candidate's artifact, built once, away from cores that time; a shape that is due and was not compiled for
+        is compiled as it runs."""
         with self._building:
             found = self._artifacts.get(candidate.digest)
         if found is None:
-            with self.profile.phase("build"):
+            with self.profile.phase("build"), on_cores(self._building_cores):
                 found = self._candidate_builder.build(candidate, due)
             with self._building:
                 self._artifacts.setdefault(candidate.digest, found)
