@@ -38,6 +38,26 @@ def test_an_arm_is_compared_over_the_models_that_both_ran() -> None:
     ]
 
 
+def test_a_stock_layer_that_decodes_without_a_mask_is_an_arm_of_its_own() -> None:
+    # given
+    lines = [
+        {"arm": "stock", "model": "Qwen3-4B", "ms": PHASES | {"decode_unmasked": 0.05}},
+        {"arm": "unified", "model": "Qwen3-4B", "ms": PHASES, "operators": {}},
+    ]
+
+    # when
+    result = summary(lines)
+
+    # then
+    assert result["ms"] == {
+        "stock": {"Qwen3-4B": PHASES},
+        "stock_unmasked": {"Qwen3-4B": PHASES | {"decode": 0.05}},
+        "unified": {"Qwen3-4B": PHASES},
+    }
+    ratio = (2 + 51.2 + 2 + 6) / (2 + 102.4 + 6)
+    assert result["times_better"]["stock_unmasked/unified"]["mean"] == pytest.approx(ratio)
+
+
 def test_only_the_library_starts_without_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     started: list[tuple[str, bool]] = []
