@@ -10,7 +10,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 
 from kernelbraid.kernels.models.widths import WIDTHS  # noqa: E402
 from kernelbraid.kernels.runtime import ran  # noqa: E402
-from kernelbraid.ops.bench import layer_phases  # noqa: E402
+from kernelbraid.ops.bench import layer_launches, layer_phases  # noqa: E402
 
 SMALL = {
     "hidden_size": 128,
@@ -51,3 +51,24 @@ def test_every_phase_runs(arm: str, model: str) -> None:
     symbols = {each.symbol for each in ran()}
     assert ("attention_decode_bf16" in symbols) == (arm != "stock")
     assert ("moe_linear_decode_bf16" in symbols) == (arm == "unified" and model == "Qwen3-30B-A3B")
+
+
+def test_launches_are_summed_by_kernel_and_gaps_show() -> None:
+    # when two kernels of one name and a longer one ran, with a gap of 3 us
+    found = layer_launches.summed([("norm", 0.0, 2.0), ("product", 2.0, 9.0), ("norm", 12.0, 14.0)])
+
+    # then
+    assert (found["launches"], found["busy_us"], found["span_us"]) == (3, 11.0, 14.0)
+    assert found["kernels"] == [
+        {"name": "product", "launches": 1, "us": 7.0},
+        {"name": "norm", "launches": 2, "us": 4.0},
+    ]
+
+
+def test_every_phase_whose_launches_are_read_runs() -> None:
+    # given
+    stack = layer_phases.build("unified", "Qwen3-4B")
+
+    # when / then
+    for of in layer_launches.PHASES.values():
+        of(stack)()
