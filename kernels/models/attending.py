@@ -46,6 +46,16 @@ def register() -> None:
         AttentionMaskInterface.register(name, _mask)
 
 
+def chosen(name: str) -> Callable[..., tuple[torch.Tensor, None]]:
+    """The function that a model's configuration names. Raises Refusal where it names one of others."""
+    if name not in (FLASH_4, OURS):
+        raise Refusal(
+            f"attention was set to {name} after unify, and rows would lose their bits: call unify(model) again"
+        )
+    found: Callable[..., tuple[torch.Tensor, None]] = AttentionInterface()[name]
+    return found
+
+
 def require_flash_4() -> None:
     """Raise Refusal unless flash_attn.cute can be imported."""
     if importlib.util.find_spec("flash_attn") is None or importlib.util.find_spec("flash_attn.cute") is None:

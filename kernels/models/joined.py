@@ -18,8 +18,13 @@ class Joined:
     bias: torch.Tensor | None
     layers: tuple[torch.nn.Module, ...]
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """All layers' results side by side. Raises Refusal when a parameter has left the shared memory."""
+    def __call__(self, x: torch.Tensor, *now: torch.nn.Module) -> torch.Tensor:
+        """All layers' results side by side; `now` are the modules that stand in their places.
+
+        Raises Refusal when one is another, such as an adapter, or a parameter has left the shared memory.
+        """
+        if now != self.layers:
+            raise Refusal("a linear layer was replaced after unify and would be left out: adapters are not supported")
         if not torch.compiler.is_compiling():
             self._require_shared()
         weights, biases = ([getattr(layer, name) for layer in self.layers] for name in ("weight", "bias"))
@@ -56,6 +61,11 @@ _AsParts: Any = type(
 
 def join(layers: Sequence[torch.nn.Module]) -> Joined:
     """Move the layers' weights, and biases where all have one, into one piece of memory. Values stay as they are."""
+    for layer in layers:
+        if not isinstance(layer, torch.nn.Linear):
+            raise Refusal(
+                f"{type(layer).__name__} is no plain linear layer: adapters and quantised ones are not supported"
+            )
     with torch.no_grad():
         biased = [layer.bias is not None for layer in layers]
         if any(biased) and not all(biased):

@@ -1,15 +1,16 @@
 """Every module of a Hugging Face model on our operators: the class of a module is replaced, its parameters stay.
 
-A module of class C becomes one of a subclass of C whose forward runs ours, so hooks, checkpointing and state
-dictionaries work as before. Query, key and value projections are one product, and so are gate and up.
+A module of class C becomes one of a subclass of C whose forward runs ours, so checkpointing and state dictionaries work
+as before. Query, key and value projections are one product, and so are gate and up; the norms of heads and the experts
+are called by their weights: hooks on these modules are not run.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
 import torch
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from kernelbraid.kernels.models.attending import chosen
 from kernelbraid.kernels.models.cache import StaticCache
 from kernelbraid.kernels.models.joined import Joined, join
 from kernelbraid.kernels.models.refusal import Refusal
@@ -169,7 +170,7 @@ def _attention(
 ) -> tuple[torch.Tensor, None]:
     shape = hidden_states.shape[:-1]
     widths = [len(layer.weight) for layer in self.qkv.layers]
-    parts = self.qkv(hidden_states.flatten(0, 1)).split(widths, -1)
+    parts = self.qkv(hidden_states.flatten(0, 1), self.q_proj, self.k_proj, self.v_proj).split(widths, -1)
     q, k, v = (part.unflatten(-1, (-1, self.head_dim)) for part in parts)
     norms, epsilon = _head_norms(self)
     if isinstance(past_key_values, StaticCache) and past_key_values.decoding:
@@ -180,7 +181,7 @@ def _attention(
         k, v = (states.unflatten(0, shape).transpose(1, 2) for states in (k, v))
         if past_key_values is not None:
             k, v = past_key_values.update(k, v, self.layer_idx)
-    attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, None)
+    attend = chosen(self.config._attn_implementation)
     dropout = self.attention_dropout if self.training else 0.0
     q = q.unflatten(0, shape).transpose(1, 2)
     out, _ = attend(self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, **more)
@@ -195,7 +196,7 @@ def _head_norms(attention: Any) -> tuple[tuple[torch.Tensor, ...], float]:
 
 
 def _mlp(self: Any, x: torch.Tensor) -> torch.Tensor:
-    gate_up = self.gate_up(x)
+    gate_up = self.gate_up(x, self.gate_proj, self.up_proj)
     return self.down_proj(silu_and_mul(gate_up.flatten(0, -2)).view(*x.shape[:-1], -1))
 
 

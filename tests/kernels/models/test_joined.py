@@ -21,7 +21,7 @@ def test_results_and_gradients_are_those_of_the_layers_one_by_one(bias: bool) ->
     x = torch.randn(5, 64).bfloat16()
 
     # when
-    y = join(layers)(x)
+    y = join(layers)(x, *layers)
     y.double().square().sum().backward()
 
     # then
@@ -36,3 +36,8 @@ def test_results_and_gradients_are_those_of_the_layers_one_by_one(bias: bool) ->
 def test_a_bias_on_some_layers_alone_is_refused() -> None:
     with pytest.raises(Refusal, match="some have none"):
         join([torch.nn.Linear(64, 8, bias=bias, dtype=torch.bfloat16) for bias in (True, False)])
+
+
+def test_what_is_no_plain_linear_layer_is_refused() -> None:
+    with pytest.raises(Refusal, match="Identity is no plain linear layer"):
+        join([torch.nn.Linear(64, 8, dtype=torch.bfloat16), torch.nn.Identity()])

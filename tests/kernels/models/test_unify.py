@@ -116,6 +116,29 @@ def test_a_moved_weight_is_noticed_and_unify_mends_it(small: Small, ids: Any) ->
     assert torch.equal(logits(unify(model), ids), before)
 
 
+@pytest.mark.parametrize("name", ["self_attn.k_proj", "mlp.up_proj"])
+def test_a_replaced_layer_is_noticed_and_not_left_out(name: str, small: Small, ids: Any) -> None:
+    # given what an adapter does
+    model = unify(small("qwen3"))
+    parent, _, child = name.partition(".")
+    module = getattr(model.model.layers[1], parent)
+    setattr(module, child, torch.nn.Sequential(getattr(module, child)))
+
+    # when / then
+    with pytest.raises(Refusal, match="replaced after unify"):
+        logits(model, ids)
+
+
+def test_another_attention_is_noticed(small: Small, ids: Any) -> None:
+    # given
+    model = unify(small("qwen3"))
+    model.set_attn_implementation("sdpa")
+
+    # when / then
+    with pytest.raises(Refusal, match="set to sdpa after unify"):
+        logits(model, ids)
+
+
 def test_a_step_of_training_is_seen_by_the_next_forward(small: Small, ids: Any) -> None:
     # given weights that an optimiser changes in place
     model = unify(small("qwen3"))
