@@ -94,6 +94,43 @@ def _rope_store_arguments(tensors: Tensors) -> tuple[Tensor, ...]:
     return (q, k, *cache, cos, sin, *weights)
 
 
+def topk_softmax(logits: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights and ids [tokens, k] of logits [tokens, experts]; k is that of `like`."""
+    weights, ids = logits.softmax(-1, dtype=torch.float32).topk(like.shape[1])
+    return weights / weights.sum(-1, keepdim=True), ids
+
+
+def moe_align(ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    """Slots in the order of their experts, and where each expert's end: without padding to whole blocks."""
+    slots = ids.flatten()
+    return slots.sort(stable=True).indices, torch.histc(slots.float(), len(ends), 0, len(ends) - 1).cumsum(0)
+
+
+def moe_combine(outputs: Tensor, weights: Tensor) -> Tensor:
+    """outputs [tokens, k, hidden], weights [tokens, k]."""
+    return (outputs * weights[:, :, None].to(outputs.dtype)).sum(1)
+
+
+def moe_linear(x: Tensor, w: Tensor, place: Tensor, ends: Tensor, like: Tensor) -> Tensor:
+    """Rows gathered by expert, torch's grouped product, and results put where their slots are."""
+    results = torch.nn.functional.grouped_mm(x[place // like.shape[1]], w.transpose(1, 2), offs=ends)
+    return torch.empty_like(results).index_copy(0, place, results)
+
+
+def _moe_linear_arguments(tensors: Tensors) -> tuple[Tensor, ...]:
+    slots = tensors["y"].shape[0] * tensors["y"].shape[1]
+    place = tensors["order"][tensors["order"] < slots].long()
+    counts = (tensors["order"] < slots).sum(1)
+    used = tensors["block_expert"] >= 0
+    of_expert = counts.new_zeros(len(tensors["w"])).index_add(0, tensors["block_expert"][used].long(), counts[used])
+    return tensors["x"], tensors["w"], place, of_expert.cumsum(0).int(), tensors["y"]
+
+
+def log_softmax_gather(logits: Tensor, labels: Tensor) -> Tensor:
+    """The labels' log-probabilities [tokens] alone, of logits [tokens, vocab]; no label marks a token to leave out."""
+    return logits.float().log_softmax(-1).gather(-1, labels[:, None])[:, 0]
+
+
 def _named(*names: str) -> Callable[[Tensors], tuple[Tensor, ...]]:
     return lambda tensors: tuple(tensors[name] for name in names)
 
@@ -108,6 +145,11 @@ PEERS: Mapping[str, Peer] = MappingProxyType(
         "kv_cache_store": Peer(kv_cache_store, _kv_cache_store_arguments),
         "rope_store": Peer(rope_store, _rope_store_arguments),
         "embedding": Peer(torch.nn.functional.embedding, _named("ids", "table")),
+        "topk_softmax": Peer(topk_softmax, _named("logits", "weights")),
+        "moe_align": Peer(moe_align, _named("ids", "ends")),
+        "moe_combine": Peer(moe_combine, _named("outputs", "weights")),
+        "moe_linear": Peer(moe_linear, _moe_linear_arguments),
+        "log_softmax_gather": Peer(log_softmax_gather, _named("logits", "labels")),
     }
 )
-"""By operator. A function's results are the entry's outputs, in their order."""
+"""By operator. A function's results are the entry's outputs in their order, as many as the formula has."""

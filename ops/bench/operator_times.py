@@ -3,7 +3,9 @@
     python -m kernelbraid.ops.bench.operator_times [--no-compile] OPERATOR [OPERATOR ...]
 
 One line of JSON for each workload on stdout. Times are medians over replays of a CUDA graph, whose calls go round sets
-of tensors that together are larger than the cache. Needs a CUDA device, torch and triton.
+of tensors that together are larger than the cache; a kernel that may be launched before the one ahead of it has ended
+is. What memory bounds stands beside a copy of as many bytes, and beside the rate of the largest copies. Needs a CUDA
+device, torch and triton.
 """
 
 import importlib
@@ -17,11 +19,13 @@ from typing import Any
 
 import torch
 import torch.nn.attention
+import triton
 
 from kernelbraid.kernels.operators.operator import Entry, Operator, Tensor, Workload, load_operator
-from kernelbraid.kernels.operators.peers import PEERS, Peer
+from kernelbraid.kernels.operators.peers import PEERS
 from kernelbraid.kernels.runtime import implementation
 from kernelbraid.kernels.runtime.projection import product
+from kernelbraid.ops.bench.device import environment, sm_mhz
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int32": torch.int32, "int64": torch.int64}
 COLD_BYTES, MOST_SETS = 200 << 20, 12
@@ -34,6 +38,11 @@ PRODUCTS = (
     *((4096, 6144), (4096, 24576), (12288, 4096), (4096, 28672), (14336, 4096), (2048, 5120), (4096, 2048)),
 )
 """(in, out) of the five models' products, with query, key and value in one, and gate and up."""
+COPY_BYTES = (160 << 20, 320 << 20, 640 << 20)
+COMPUTED = ("attention", "linear", "moe_align", "moe_linear")
+"""Operators whose time is not that of moving what they read and write once."""
+GATHERED = ("table", "cos_sin")
+"""Inputs of which a token takes one row."""
 ROWS = (1, 16, 64, 128, 256, 512, 2048, 8192)
 
 Tensors = dict[str, torch.Tensor]
@@ -143,7 +152,7 @@ def arms(operator: Operator, cell: Cell, compiled: bool) -> Iterator[tuple[str, 
         yield from _attentions(cell)
     elif operator.name == "linear":
         yield "cublas", lambda tensors: partial(torch.nn.functional.linear, tensors["x"], tensors["w"])
-    elif (peer := {**PEERS, **OTHERS}.get(operator.name)) is not None:
+    elif (peer := PEERS.get(operator.name)) is not None:
         yield "eager", lambda tensors: partial(peer.function, *peer.arguments(tensors))
         if compiled:
             torch._dynamo.reset()  # its limit of shapes would end in eager calls that count as compiled
@@ -191,54 +200,6 @@ def _flash(function: Callable[..., object], dims: Mapping[str, int], causal: boo
     return partial(function, *_by_sequence(tensors, dims), causal=causal)
 
 
-def _topk(logits: torch.Tensor, like: torch.Tensor) -> object:
-    weights, ids = logits.softmax(-1, dtype=torch.float32).topk(like.shape[1])
-    return weights / weights.sum(-1, keepdim=True), ids
-
-
-def _align(ids: torch.Tensor, ends: torch.Tensor) -> object:
-    slots = ids.flatten()
-    return slots.sort(stable=True).indices, torch.histc(slots.float(), len(ends), 0, len(ends) - 1).cumsum(0)
-
-
-def _combine(outputs: torch.Tensor, weights: torch.Tensor) -> object:
-    return (outputs * weights[:, :, None].to(outputs.dtype)).sum(1)
-
-
-def _grouped(
-    x: torch.Tensor, w: torch.Tensor, place: torch.Tensor, ends: torch.Tensor, like: torch.Tensor
-) -> torch.Tensor:
-    """Rows gathered by expert, torch's grouped product, and results put where their slots are."""
-    results = torch.nn.functional.grouped_mm(x[place // like.shape[1]], w.transpose(1, 2), offs=ends)
-    return torch.empty_like(results).index_copy(0, place, results)
-
-
-def _grouped_arguments(tensors: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    slots = tensors["y"].shape[0] * tensors["y"].shape[1]
-    place = tensors["order"][tensors["order"] < slots].long()
-    counts = (tensors["order"] < slots).sum(1)
-    used = tensors["block_expert"] >= 0
-    of_expert = counts.new_zeros(len(tensors["w"])).index_add(0, tensors["block_expert"][used].long(), counts[used])
-    return tensors["x"], tensors["w"], place, of_expert.cumsum(0).int(), tensors["y"]
-
-
-def _log_probabilities(logits: torch.Tensor, labels: torch.Tensor) -> object:
-    return logits.float().log_softmax(-1).gather(-1, labels[:, None])
-
-
-def _named(*names: str) -> Callable[[Mapping[str, torch.Tensor]], tuple[torch.Tensor, ...]]:
-    return lambda tensors: tuple(tensors[name] for name in names)
-
-
-OTHERS: Mapping[str, Peer] = {
-    "moe_linear": Peer(_grouped, _grouped_arguments),
-    "topk_softmax": Peer(_topk, _named("logits", "weights")),
-    "moe_align": Peer(_align, _named("ids", "ends")),
-    "moe_combine": Peer(_combine, _named("outputs", "weights")),
-    "log_softmax_gather": Peer(_log_probabilities, _named("logits", "labels")),
-}
-
-
 def median_us(launches: Sequence[Launch]) -> float:
     """Median microseconds of one launch, over replays of a graph that holds each of them at least once."""
     for launch in (*launches[:2], launches[0]):
@@ -259,6 +220,25 @@ def median_us(launches: Sequence[Launch]) -> float:
     return statistics.median(each_ms) * 1e3 / rounds / len(launches)
 
 
+def moved_bytes(tensors: Tensors, dims: Mapping[str, int]) -> int:
+    """What one call must read and write at least: of what is gathered, a row for each token and no more than all."""
+    tokens = dims.get("tokens", 0)
+    taken = {name: tokens * tensors[name][0].nbytes for name in GATHERED if name in tensors and tokens}
+    return sum(min(tensor.nbytes, taken.get(name, tensor.nbytes)) for name, tensor in tensors.items())
+
+
+def copies(size_bytes: int, sets: int) -> Iterator[list[Launch]]:
+    """Two ways to read and write so many bytes in all: torch's copy, and a kernel of torch's."""
+    pairs = [[torch.zeros(size_bytes // 4, dtype=torch.bfloat16, device="cuda") for _ in range(2)] for _ in range(sets)]
+    yield [partial(one.copy_, other) for one, other in pairs]
+    yield [partial(torch.neg, other, out=one) for one, other in pairs]
+
+
+def copied_bytes_per_s() -> float:
+    """Bytes read and written a second by copies far larger than the cache, of whichever size and way is fastest."""
+    return max(2e6 * size / median_us(way) for size in COPY_BYTES for way in copies(2 * size, 1))
+
+
 def measured(operator: Operator, cell: Cell, compiled: bool) -> Mapping[str, object]:
     """Microseconds by arm; an arm that does not run says why."""
     sets = cell.sets()
@@ -270,13 +250,16 @@ def measured(operator: Operator, cell: Cell, compiled: bool) -> Mapping[str, obj
         except Exception as error:  # noqa: BLE001 another library's arm that does not run must not hide the others
             failed[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
             torch.cuda.synchronize()
-    moved = sum(tensor.nbytes for tensor in sets[0].values())
-    return {"operator": operator.name, "cell": cell.name, "us": times, "bytes": moved, "failed": failed}
+    moved = moved_bytes(sets[0], cell.dims)
+    if operator.name not in COMPUTED:
+        times["copy"] = round(min(map(median_us, copies(moved, len(sets)))), 3)
+    line = {"operator": operator.name, "cell": cell.name, "us": times, "bytes": moved, "failed": failed}
+    return {**line, "sm_mhz": sm_mhz()}
 
 
 def main(*words: str) -> None:
     """Print the environment, then a line for each cell."""
-    place = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": str(torch.version.cuda)}
+    place = {**environment(), "triton": triton.__version__, "copied_bytes_per_s": copied_bytes_per_s()}
     print(json.dumps({"environment": place}), flush=True)
     for name in (word for word in words if not word.startswith("-")):
         operator = load_operator(name, "triton")

@@ -22,19 +22,33 @@ def measurable() -> tuple[str, ...]:
 def bench_operators(operators: Sequence[str], compiled: bool = True) -> Result:
     """Microseconds by operator, cell and arm, all in one process on this machine's GPU; and what did not run."""
     words = [*(() if compiled else ("--no-compile",)), *operators]
-    return summary(lines_of(MODULE, words, TIMEOUT_S))
+    command = f"kernelbraid bench operators --operators {','.join(operators)}"
+    command += f" --{'' if compiled else 'no-'}compile --json"
+    return {"command": command, **summary(lines_of(MODULE, words, TIMEOUT_S))}
 
 
 def summary(lines: Sequence[Line]) -> Result:
-    """The process's lines, put together: `times_faster` is the geometric mean of an arm's time over ours."""
+    """The process's lines, put together.
+
+    `times_faster` is the geometric mean of an arm's time over ours. `of_copy` is, of what memory bounds, the bytes that
+    ours moves a second over those of a large copy.
+    """
     cells = [line for line in lines if "us" in line]
+    environment: Mapping[str, Any] = next((line["environment"] for line in lines if "environment" in line), {})
     us: dict[str, dict[str, Mapping[str, float]]] = {}
+    of_copy: dict[str, dict[str, float]] = {}
     for line in cells:
         us.setdefault(line["operator"], {})[line["cell"]] = line["us"]
+        if {"ours", "copy"} <= line["us"].keys() and "copied_bytes_per_s" in environment:
+            share = 1e6 * line["bytes"] / line["us"]["ours"] / environment["copied_bytes_per_s"]
+            of_copy.setdefault(line["operator"], {})[line["cell"]] = round(share, 3)
+    clocks = [line["sm_mhz"] for line in cells if line.get("sm_mhz")]
     return {
         "date": datetime.now(UTC).date().isoformat(),
-        "environment": next((line["environment"] for line in lines if "environment" in line), None),
+        "environment": environment,
+        "sm_mhz": [min(clocks), max(clocks)] if clocks else None,
         "us": us,
+        "of_copy": of_copy,
         "times_faster": {name: times_faster(list(of.values())) for name, of in us.items()},
         "failed": [line for line in lines if line.get("failed") or "ended" in line],
     }
@@ -48,13 +62,21 @@ def times_faster(cells: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
 
 
 def table(result: Result) -> Iterator[str]:
-    """A table for each operator: microseconds, and beneath it how many times faster ours is on the geometric mean."""
+    """A table for each operator: microseconds, and beneath it how many times faster ours is on the geometric mean.
+
+    `of copy` is the share of a large copy's bandwidth.
+    """
     for name, of_cells in result["us"].items():
         arms = list(dict.fromkeys(arm for cell in of_cells.values() for arm in cell))
-        yield f"| {name} | " + " | ".join(arms) + " |"
-        yield "|---" * (len(arms) + 1) + "|"
+        shares = result["of_copy"].get(name, {})
+        more = ["of copy"] if shares else []
+        yield f"| {name} | " + " | ".join([*arms, *more]) + " |"
+        yield "|---" * (len(arms) + len(more) + 1) + "|"
         for cell, us in of_cells.items():
-            yield f"| {cell} | " + " | ".join(f"{us[arm]:.2f}" if arm in us else "" for arm in arms) + " |"
+            row = [f"{us[arm]:.2f}" if arm in us else "" for arm in arms]
+            row += [f"{shares[cell]:.2f}" if cell in shares else "" for _ in more]
+            yield f"| {cell} | " + " | ".join(row) + " |"
         ratios = result["times_faster"][name]
-        yield "| over ours | " + " | ".join(f"{ratios[arm]:.2f}" if arm in ratios else "" for arm in arms) + " |"
+        row = [f"{ratios[arm]:.2f}" if arm in ratios else "" for arm in arms]
+        yield "| over ours | " + " | ".join([*row, *("" for _ in more)]) + " |"
         yield ""
