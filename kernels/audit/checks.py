@@ -241,9 +241,12 @@ class Checker:
         self._expect("agreement", difference, where)
 
     def _accurate(self, call: Call, found: Mapping[str, Bits], where: str) -> None:
+        self._close_enough(call, found, self.reference.reference(call.entry, call.dims, call.inputs), where)
+
+    def _close_enough(self, call: Call, found: Mapping[str, Bits], exact: Mapping[str, Bits], where: str) -> None:
         tolerance = self.operator.tolerances[call.entry.dtype]
-        for name, exact in self.reference.reference(call.entry, call.dims, call.inputs).items():
-            self._expect("accuracy", inaccuracy(found[name], exact, tolerance), f"{where}: {name}")
+        for name, values in exact.items():
+            self._expect("accuracy", inaccuracy(found[name], values, tolerance), f"{where}: {name}")
 
 
 def drawn_agreements(agreements: Iterator[Agreement], case: Case) -> Iterator[Agreement]:

@@ -1,11 +1,17 @@
-"""The checks with many cases in a message: on a device a message takes longer than the calls of most cases."""
+"""The checks with many cases in a message: on a device a message takes longer than the calls of most cases.
+
+What must come out, and the inputs of the messages that follow, are worked out beside what runs.
+"""
 
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelbraid.kernels.audit.checks import LATE_WAIT_S, Case, Checker, drawn_agreements, is_empty
 from kernelbraid.kernels.audit.comparison import Bits, first_difference
@@ -16,6 +22,11 @@ from kernelbraid.kernels.audit.running import Running
 from kernelbraid.kernels.operators.cases import Agreement, Call
 
 MOST_CALLS = 512
+CHECKED_MESSAGES = 4
+"""The room for messages of checks, in messages of the size that they are filled to: a single call may be larger."""
+REFERENCES_TOGETHER = 4
+"""No message waits for them; numpy's own products use more threads than these."""
+Exact = Mapping[str, NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +35,9 @@ class Due:
 
     case: Case
     call: Call
-    agreement: Agreement | None = None
+    exact: Future[Exact] | None = None
+    """What the full-path call must come close to."""
+    agreements: tuple[Agreement, ...] = ()
     full: Mapping[str, Bits] = field(default_factory=dict)
 
 
@@ -33,46 +46,58 @@ class BatchedChecker(Checker):
 
     def run(self, cases: Sequence[Case]) -> None:
         """All cases, those without elements apart. Raises CandidateFailed with the first failure's evidence."""
-        apart = ([case for case in cases if is_empty(case) is empty] for empty in (False, True))
-        batches = [batch for alike in apart for batch in self._batched(map(self._full, alike))]
-        late = secrets.randbelow(len(batches)) if batches else -1
-        for number, batch in enumerate(batches):
-            self._run_batch(batch, number == late)
+        references, aside = ThreadPoolExecutor(REFERENCES_TOGETHER), ThreadPoolExecutor(1)
+        try:
+            apart = ([case for case in cases if is_empty(case) is empty] for empty in (False, True))
+            full = ([self._full(case, references) for case in alike] for alike in apart)
+            batches = [batch for alike in full for batch in self._batched(alike)]
+            late = secrets.randbelow(len(batches)) if batches else -1
+            for number, batch in enumerate(batches):
+                self._run_batch(batch, aside, number == late)
+        finally:
+            for pool in (references, aside):
+                pool.shutdown(cancel_futures=True)
 
-    def _full(self, case: Case) -> Due:
+    def _full(self, case: Case, references: Executor) -> Due:
         rng = np.random.default_rng(case.seed)
-        return Due(case, Call(case.full, case.dims, self.reference.make_inputs(case.full, case.dims, rng, case.style)))
+        call = Call(case.full, case.dims, self.reference.make_inputs(case.full, case.dims, rng, case.style))
+        return Due(case, call, references.submit(self.reference.reference, call.entry, call.dims, call.inputs))
 
-    def _run_batch(self, batch: Sequence[Due], look_again: bool) -> None:
+    def _run_batch(self, batch: Sequence[Due], aside: Executor, look_again: bool) -> None:
         layout = plan_layout(0, [(due.call.entry, due.call.dims) for due in batch])
         found = self._message(self.first, layout, batch, look_again)
         again = self._message(self.second, layout, batch, False)
         for number, due in enumerate(batch):
             one = replace(layout, calls=layout.calls[number : number + 1])
             self._same_twice(one, found[number], again[number], str(due.case))
-        for group in self._batched(self._agreements(batch, found)):
+        for group in _one_ahead(self._batched(self._agreements(batch, found)), aside):
             self._agree_all(group)
         for due, outputs in zip(batch, found, strict=True):
-            self._accurate(due.call, outputs, str(due.case))
+            assert due.exact is not None, "these are full-path calls"
+            self._close_enough(due.call, outputs, due.exact.result(), str(due.case))
 
     def _agreements(self, batch: Sequence[Due], found: Sequence[Mapping[str, Bits]]) -> Iterator[Due]:
-        """Everything that must agree with these."""
+        """Everything that must agree with these; a call of which several outputs are compared is made once."""
         for due, outputs in zip(batch, found, strict=True):
-            for agreement in drawn_agreements(self.reference.agreements(due.call, due.case.decode), due.case):
-                yield Due(due.case, agreement.call, agreement, outputs)
+            agreements = drawn_agreements(self.reference.agreements(due.call, due.case.decode), due.case)
+            for _, alike in groupby(agreements, key=lambda agreement: id(agreement.call)):
+                own = tuple(alike)
+                yield Due(due.case, own[0].call, agreements=own, full=outputs)
 
     def _agree_all(self, group: Sequence[Due]) -> None:
         layout = plan_layout(1, [(due.call.entry, due.call.dims) for due in group])
         results = self._message(self.first, layout, group, False)
         for number, (due, result) in enumerate(zip(group, results, strict=True)):
-            assert due.agreement is not None, "these were made from agreements"
-            name = due.agreement.output
-            self._agrees(due.agreement, result[name], due.full[name], layout, number, due.case)
+            for agreement in due.agreements:
+                name = agreement.output
+                self._agrees(agreement, result[name], due.full[name], layout, number, due.case)
 
     def _message(
         self, runner: Running, layout: Layout, group: Sequence[Due], look_again: bool
     ) -> list[Mapping[str, Bits]]:
         """Run one message and copy its outputs out of the frozen process."""
+        if (size := max(layout.input_end, layout.output_end)) > CHECKED_MESSAGES * self.message_bytes:
+            raise ValueError(f"{group[0].case}: {size} bytes in a message are more than checks have room for")
         runner.prepare(layout)
         for places, due in zip(layout.calls, group, strict=True):
             for place in places.inputs:
@@ -113,6 +138,14 @@ class BatchedChecker(Checker):
             size += needed
         if batch:
             yield batch
+
+
+def _one_ahead(groups: Iterator[list[Due]], aside: Executor) -> Iterator[list[Due]]:
+    """The same, each one being made while the one before is in use."""
+    coming = aside.submit(next, groups, None)
+    while (group := coming.result()) is not None:
+        coming = aside.submit(next, groups, None)
+        yield group
 
 
 def _bytes(call: Call) -> int:

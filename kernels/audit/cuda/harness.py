@@ -26,7 +26,7 @@ from kernelbraid.kernels.audit.clock import Pace
 from kernelbraid.kernels.audit.cores import on_cores
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, MakeBuilder, bare
 from kernelbraid.kernels.audit.cuda.ceilings import device_ceilings
-from kernelbraid.kernels.audit.cuda.checking import BatchedChecker
+from kernelbraid.kernels.audit.cuda.checking import CHECKED_MESSAGES, BatchedChecker
 from kernelbraid.kernels.audit.cuda.clock import BESIDE_ROOT, CONFIRMATION, CONFIRMING_SETS, SCREEN, DeviceSession
 from kernelbraid.kernels.audit.cuda.cores import timing_cores
 from kernelbraid.kernels.audit.cuda.device import Device
@@ -64,8 +64,6 @@ from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
 HERE = Path(__file__).resolve().parent
 MOST_FLOOR_NS = 2_000_000
 """An empty message takes a tenth to a quarter of a millisecond where nothing else is on the device."""
-CHECKED_MESSAGES = 4
-"""The room for messages of checks, in messages of the size that they are filled to: a single call may be larger."""
 SPARES = 11
 """Two processes that check a candidate, two that screen it, two sets of three that confirm it, and the empty one's."""
 
