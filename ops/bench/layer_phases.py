@@ -10,18 +10,17 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 import transformers
 
 from kernelbraid.kernels import unify
-from kernelbraid.kernels.audit.cuda.nvml import Sensors, open_sensors
 from kernelbraid.kernels.models.cache import StaticCache
 from kernelbraid.kernels.models.unified import run_layers
 from kernelbraid.kernels.models.widths import WIDTHS
 from kernelbraid.kernels.runtime import ran, reset_ran
+from kernelbraid.ops.bench.device import environment, sm_mhz
 
 DEVICE = "cuda"
 BATCH, TOKENS = 8, 1024
@@ -201,36 +200,15 @@ def measured(arm: str, name: str) -> Mapping[str, object]:
     return {"arm": arm, "model": name, "ms": phases, "sm_mhz": sm_mhz(), "operators": operators}
 
 
-def environment() -> Mapping[str, str | int]:
+def place() -> Mapping[str, str | int]:
     """Where and over what this was measured."""
-    found = sensors()
-    return {
-        "gpu": torch.cuda.get_device_name(),
-        "driver": "unknown" if found is None else found.driver,
-        "torch": torch.__version__,
-        "cuda": str(torch.version.cuda),
-        "transformers": transformers.__version__,
-        "batch": BATCH,
-        "tokens": TOKENS,
-    }
-
-
-@cache
-def sensors() -> Sensors | None:
-    """The device's, where they can be read."""
-    return open_sensors(f"GPU-{torch.cuda.get_device_properties().uuid}") if torch.cuda.is_available() else None
-
-
-def sm_mhz() -> int | None:
-    """The clock right after something was measured."""
-    now = None if (found := sensors()) is None else found.read()
-    return None if now is None else now.sm_mhz
+    return {**environment(), "transformers": transformers.__version__, "batch": BATCH, "tokens": TOKENS}
 
 
 def main(arms: str, *models: str) -> None:
     """Print the environment, then a line for each model and arm; the arms of one model follow each other."""
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    print(json.dumps({"environment": environment()}), flush=True)
+    print(json.dumps({"environment": place()}), flush=True)
     for name in models:
         for arm in arms.split(","):
             try:
