@@ -49,7 +49,7 @@ def test_no_bit_differs_over_random_shapes(name: str, device: Any, tmp_path: Pat
     # then
     print(f"\n{name}: {counts}")
     assert found == []
-    assert counts["shapes"] == SHAPES
+    assert counts["shapes"] >= SHAPES
 
 
 def test_a_fused_norm_has_the_bits_of_the_norm_of_its_sum(device: Any, tmp_path: Path) -> None:
