@@ -52,7 +52,7 @@ from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
 
 MOST_REFERENCES = 4
 """Timed calls of a screen, and of a confirmation, that are compared with float64 too."""
-_RUNNER_FAULTS = (Correctness.CRASHED, Correctness.HUNG, Correctness.EXITED_EARLY, Correctness.OUT_OF_MEMORY)
+RUNNER_FAULTS = (Correctness.CRASHED, Correctness.HUNG, Correctness.EXITED_EARLY, Correctness.OUT_OF_MEMORY)
 
 
 class Harness:
@@ -221,7 +221,7 @@ class Harness:
 
     def _judged(self, failure: AuditFailure) -> AuditFailure:
         """The failure, or a device fault when an empty candidate cannot run in a fresh process either."""
-        if failure.verdict in _RUNNER_FAULTS and self._floor is not None:
+        if failure.verdict in RUNNER_FAULTS and self._floor is not None:
             try:
                 self._health_check(self._sandbox, self._floor)
             except AuditFailure as sick:

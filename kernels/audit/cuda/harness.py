@@ -39,7 +39,7 @@ from kernelbraid.kernels.audit.cuda.spares import Spares
 from kernelbraid.kernels.audit.cuda.twins import broken_twin
 from kernelbraid.kernels.audit.cuda.vault import Vault
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed, InfrastructureFailed
-from kernelbraid.kernels.audit.harness import Harness, Progress
+from kernelbraid.kernels.audit.harness import RUNNER_FAULTS, Harness, Progress
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.native import native_programs
 from kernelbraid.kernels.audit.outcome import (
@@ -374,13 +374,20 @@ class DeviceHarness(Harness):
         self._believe(session, progress.confirmation, progress)
 
     def _judged(self, failure: AuditFailure) -> AuditFailure:
-        """As on the CPU, with a second look from a new zygote before the device is called faulty."""
-        judged = super()._judged(failure)
-        if judged.verdict is not Infrastructure.DEVICE_FAULT or judged is failure or self._zygote is None:
-            return judged
-        with self._building:
-            self._restart()
-        return super()._judged(failure)
+        """As on the CPU, with a second look from a new zygote before the device is called faulty.
+
+        Under the device's lock: a healthy process writes where another audit's checks would, and a new zygote ends the
+        processes of the old one.
+        """
+        if failure.verdict not in RUNNER_FAULTS:
+            return failure
+        with lock.held(self._timing_lock):
+            judged = super()._judged(failure)
+            if judged is failure or self._zygote is None:
+                return judged
+            with self._building:
+                self._restart()
+            return super()._judged(failure)
 
     def _restart(self) -> None:
         assert self._zygote is not None, "there was one"

@@ -4,6 +4,7 @@ A candidate here computes with numpy; a replay calls it again. What its source m
 about what the process around it lets it do, and what the auditor sees of it.
 """
 
+import fcntl
 import os
 import textwrap
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -225,3 +227,29 @@ def test_checks_that_cannot_fail_qualify_no_root(host_harness: DeviceHarness, mo
     monkeypatch.setattr(host_harness, "_broken_twin", lambda root: root)
     found = host_harness.qualify(root, [])
     assert found.root.verdict is Correctness.WRONG_ARTIFACT
+
+
+def test_health_is_proved_while_no_other_audit_is_on_the_device(
+    host_audit: Audit, host_harness: DeviceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a look at the lock from outside, whenever an empty candidate runs
+    seen: list[bool] = []
+    check = DeviceHarness._health_check
+
+    def looked(*given: Any) -> None:
+        with host_harness._timing_lock.open() as other:
+            try:
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                seen.append(False)
+            except BlockingIOError:
+                seen.append(True)
+        check(*given)
+
+    monkeypatch.setattr(DeviceHarness, "_health_check", looked)
+
+    # when a candidate crashes
+    outcome = host_audit(entry("os.kill(os.getpid(), 11)"))
+
+    # then
+    assert outcome.verdict is Correctness.CRASHED
+    assert seen == [True]
