@@ -169,15 +169,14 @@ def _attention(
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
     shape = hidden_states.shape[:-1]
-    widths = [len(layer.weight) for layer in self.qkv.layers]
-    parts = self.qkv(hidden_states.flatten(0, 1), self.q_proj, self.k_proj, self.v_proj).split(widths, -1)
-    q, k, v = (part.unflatten(-1, (-1, self.head_dim)) for part in parts)
+    qkv = self.qkv(hidden_states.flatten(0, 1), self.q_proj, self.k_proj, self.v_proj)
+    given = qkv, len(self.q_proj.weight) // self.head_dim, *position_embeddings
     norms, epsilon = _head_norms(self)
     if isinstance(past_key_values, StaticCache) and past_key_values.decoding:
         place = past_key_values.places(self.layer_idx, shape[1])
-        q, k, v = heads_stored(q, k, v, *position_embeddings, *place, norms, epsilon), None, None
+        q, k, v = heads_stored(*given, *place, norms, epsilon), None, None
     else:
-        q, k, v = heads(q, k, v, *position_embeddings, norms, epsilon)
+        q, k, v = heads(*given, norms, epsilon)
         k, v = (states.unflatten(0, shape).transpose(1, 2) for states in (k, v))
         if past_key_values is not None:
             k, v = past_key_values.update(k, v, self.layer_idx)

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from kernelbraid.kernels.runtime import tensors
+from kernelbraid.kernels.runtime.gradients import of_gated
 from kernelbraid.kernels.runtime.loading import entry
 from kernelbraid.kernels.runtime.registering import by_rows, call, register
 
@@ -35,12 +36,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
     (gate_up,) = ctx.saved_tensors
-    gate, up = gate_up.chunk(2, -1)
-    result = torch.empty_like(gate_up)
-    of_gate, of_up = result.chunk(2, -1)
-    torch.mul(gradient, torch.nn.functional.silu(gate), out=of_up)
-    torch.ops.aten.silu_backward(gradient * up, gate, grad_input=of_gate)
-    return result
+    return of_gated(gate_up, gradient)
 
 
 register(_silu_and_mul, _silu_and_mul_fake, _backward, _keep)

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from kernelbraid.kernels.runtime import tensors
+from kernelbraid.kernels.runtime.gradients import of_norm
 from kernelbraid.kernels.runtime.loading import entry
 from kernelbraid.kernels.runtime.registering import by_rows, call, register
 
@@ -50,31 +51,7 @@ def _rms_norm_keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _rms_norm_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
     x, weight = ctx.saved_tensors
-    return (*gradients(x, weight, gradient, ctx.epsilon), None)
-
-
-def gradients(
-    x: torch.Tensor, weight: torch.Tensor, gradient: torch.Tensor, epsilon: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of x [..., width] and weight [width], in their dtypes, computed in float32; on a GPU by torch's own kernel."""
-    if x.is_cuda:
-        return _gradients_by_torch(x.contiguous(), weight, gradient.contiguous(), epsilon)
-    wide, passed = x.float(), gradient.float()
-    inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
-    unit = wide * inverse
-    of_weight = (passed * unit).flatten(0, -2).sum(0)
-    passed = passed * weight.float()
-    of_x = inverse * (passed - unit * (passed * unit).mean(-1, keepdim=True))
-    return of_x.to(x.dtype), of_weight.to(weight.dtype)
-
-
-def _gradients_by_torch(
-    x: torch.Tensor, weight: torch.Tensor, gradient: torch.Tensor, epsilon: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    width = [x.shape[-1]]
-    _, inverse = torch.ops.aten._fused_rms_norm(x, width, weight, epsilon)
-    of_x, of_weight = torch.ops.aten._fused_rms_norm_backward(gradient, x, width, inverse, weight, [True, True])
-    return of_x, of_weight
+    return (*of_norm(x, weight, gradient, ctx.epsilon), None)
 
 
 def _fused_add_rms_norm(
@@ -103,8 +80,7 @@ def _fused_keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _fused_backward(ctx: Any, gradient: torch.Tensor, of_total: torch.Tensor) -> tuple[Any, ...]:
     total, weight = ctx.saved_tensors
-    of_sum, of_weight = gradients(total, weight, gradient, ctx.epsilon)
-    of_sum = of_sum + of_total
+    of_sum, of_weight = of_norm(total, weight, gradient, ctx.epsilon, of_total)
     return of_sum, of_sum, of_weight, None
 
 
@@ -135,8 +111,8 @@ def _qk_norm_keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _qk_norm_backward(ctx: Any, of_q: torch.Tensor, of_k: torch.Tensor) -> tuple[Any, ...]:
     q, k, q_weight, k_weight = ctx.saved_tensors
-    of_q, of_q_weight = gradients(q, q_weight, of_q, ctx.epsilon)
-    of_k, of_k_weight = gradients(k, k_weight, of_k, ctx.epsilon)
+    of_q, of_q_weight = of_norm(q, q_weight, of_q, ctx.epsilon)
+    of_k, of_k_weight = of_norm(k, k_weight, of_k, ctx.epsilon)
     return of_q, of_k, of_q_weight, of_k_weight, None
 
 

@@ -57,8 +57,8 @@ def arguments() -> Mapping[str, tuple[Any, ...]]:
         "fused_add_rms_norm": (drawn(5, 64), drawn(5, 64, seed=1), drawn(64), 1e-6),
         "qk_norm": (*both, drawn(64), drawn(64, seed=1), 1e-6),
         "rope": (*both, *turned),
-        "heads": (*both, drawn(5, 2, 64, seed=1), *turned, drawn(64), drawn(64, seed=1), 1e-6),
-        "heads_stored": (*(h.detach() for h in both), drawn(5, 2, 64).detach(), *turned, None, None, 0.0, slots, *flat),
+        "heads": (drawn(5, 8 * 64), 4, *turned, drawn(64), drawn(64, seed=1), 1e-6),
+        "heads_stored": (drawn(5, 8 * 64).detach(), 4, *turned, None, None, 0.0, slots, *flat),
         "silu_and_mul": (drawn(5, 32),),
         "linear": (drawn(5, 64), drawn(48, 64), drawn(48)),
         "embedding": (torch.tensor([3, 0, 3]), drawn(4, 64)),
@@ -105,7 +105,8 @@ def formula_rope(q: Any, k: Any, positions: Any, cos_sin: Any) -> tuple[Any, ...
     return turned(q), turned(k)
 
 
-def formula_heads(q: Any, k: Any, v: Any, positions: Any, cos_sin: Any, norms: Any, _: Any) -> tuple[Any, ...]:
+def formula_heads(qkv: Any, positions: Any, cos_sin: Any, norms: Any) -> tuple[Any, ...]:
+    q, k, v = qkv.unflatten(-1, (8, 64)).split([4, 2, 2], 1)
     if norms:
         q, k = formula_norm(q, norms[0]), formula_norm(k, norms[1])
     return (*formula_rope(q, k, positions, cos_sin), v)
@@ -201,14 +202,14 @@ def test_probabilities_of_all_experts_have_the_gradient_of_a_whole_softmax() -> 
 
 @pytest.mark.parametrize("normed", [True, False])
 def test_heads_follow_the_formula_and_so_do_their_gradients(normed: bool) -> None:
-    # given parts of one product, so that tokens are a stride apart
-    product, turn = drawn(5, 8, 64), (torch.tensor([0, 1, 7, 2, 3]), table(torch.rand(32), 8))
+    # given
+    product, turn = drawn(5, 8 * 64), (torch.tensor([0, 1, 7, 2, 3]), table(torch.rand(32), 8))
     norms = [drawn(64), drawn(64, seed=1)] if normed else []
     exact = [tensor.detach().double().requires_grad_() for tensor in (product, *norms)]
 
     # when
-    mine = results_and_gradients(lambda x, *w: heads(*x.split([4, 2, 2], 1), *turn, w, 1e-6), (product, *norms))
-    theirs = results_and_gradients(lambda x, *w: formula_heads(*x.split([4, 2, 2], 1), *turn, w, 1e-6), tuple(exact))
+    mine = results_and_gradients(lambda x, *w: heads(x, 4, *turn, w, 1e-6), (product, *norms))
+    theirs = results_and_gradients(lambda x, *w: formula_heads(x, *turn, w), tuple(exact))
 
     # then
     for one, other in zip(mine[0] + mine[1], theirs[0] + theirs[1], strict=True):
@@ -217,13 +218,13 @@ def test_heads_follow_the_formula_and_so_do_their_gradients(normed: bool) -> Non
 
 def test_keys_and_values_reach_their_slots_and_padding_none() -> None:
     # given
-    parts = drawn(3, 8, 64).detach().split([4, 2, 2], 1)
+    product = drawn(3, 8 * 64).detach()
     turn, norms = (torch.tensor([0, 1, 7]), table(torch.rand(32), 8)), (drawn(64), drawn(64, seed=1))
     caches = torch.zeros(2, 4, 2, 64).bfloat16()
 
     # when
-    q, k, v = heads(*parts, *turn, norms)
-    stored = heads_stored(*parts, *turn, torch.tensor([2, -1, 0]), caches[0], caches[1], norms)
+    q, k, v = heads(product, 4, *turn, norms)
+    stored = heads_stored(product, 4, *turn, torch.tensor([2, -1, 0]), caches[0], caches[1], norms)
 
     # then
     assert torch.equal(stored, q)
@@ -293,6 +294,7 @@ def ragged() -> tuple[Any, ...]:
         (lambda: rms_norm(drawn(5, 64), drawn(63)), ValueError, r"weight of shape \[64\], not \[63\]"),
         (lambda: linear(drawn(5, 64), drawn(8, 32)), ValueError, r"weight of shape \[out, 64\]"),
         (lambda: silu_and_mul(drawn(5, 31)), ValueError, "one width each"),
+        (lambda: heads(drawn(5, 7 * 64), 4, torch.arange(5), torch.zeros(8, 64)), ValueError, "not a width of 448"),
         (lambda: topk_softmax(drawn(5, 8), 9), ValueError, "not 9"),
         (
             lambda: moe_linear(drawn(3, 24), drawn(4, 48, 24), *(torch.zeros(3, 64, dtype=torch.int32),) * 2, EXPERTS),
