@@ -6,6 +6,7 @@ is left to compile while it is checked.
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -57,7 +58,8 @@ class TritonBuild:
 
     def compile(self, candidate: Candidate, due: Sequence[Case]) -> Artifact:
         """Each kernel once. Raises CandidateFailed (build_failed, build_timeout)."""
-        new = [case for case in due if case.dims not in self._declared]
+        known = declared(self.operator)
+        new = [case for case in due if case.dims not in known]
         calls = [*self._calls, *_calls_of_cases(self.operator, new)]
         limits = replace(self.limits, build_address_bytes=BUILD_ADDRESS_BYTES)
         workers = max(1, min(MOST_WORKERS, (os.cpu_count() or 1) - 2))
@@ -67,18 +69,20 @@ class TritonBuild:
     @cached_property
     def _calls(self) -> Calls:
         """What every audit calls: all workloads with the calls that parts of them are compared with, and cases."""
-        if self.known_calls is not None:
-            return self.known_calls
-        operator = self.operator
-        workloads: Calls = [(operator.entry(workload.entry), workload.dims) for workload in operator.workloads]
-        workloads += shapes_of_samples(operator, load_reference(operator))
-        return workloads + _calls_of_cases(
-            operator, [case for case in cases_of(operator) if case.dims in self._declared]
-        )
+        return every_call(self.operator) if self.known_calls is None else self.known_calls
 
-    @cached_property
-    def _declared(self) -> list[Mapping[str, int]]:
-        return [check.dims for check in self.operator.checks]
+
+def every_call(operator: Operator) -> Calls:
+    """All workloads with the calls that parts of them are compared with, and every declared case."""
+    workloads: Calls = [(operator.entry(workload.entry), workload.dims) for workload in operator.workloads]
+    workloads += shapes_of_samples(operator, load_reference(operator))
+    known = declared(operator)
+    return workloads + _calls_of_cases(operator, [case for case in cases_of(operator) if case.dims in known])
+
+
+def declared(operator: Operator) -> list[Mapping[str, int]]:
+    """Shapes that every audit checks."""
+    return [check.dims for check in operator.checks]
 
 
 def _calls_of_cases(operator: Operator, cases: Sequence[Case]) -> Calls:
@@ -98,11 +102,15 @@ def triton_facts(compiler: TritonCompiler) -> CompilerFacts:
 
 
 def triton_builder(operator: Operator, compiler: TritonCompiler) -> MakeBuilder:
-    """The source policy, then the compiler."""
+    """The source policy, then the compiler. What to compile for is worked out while a harness settles."""
     entries = [entry.symbol for entry in operator.entries]
+    aside = ThreadPoolExecutor(1)
+    calls = aside.submit(every_call, operator)
+    aside.shutdown(wait=False)
 
     def make(native: Native, sandbox: Sandbox, limits: Limits, scratch: Path) -> DeviceBuilder:
-        build = with_launchers(TritonBuild(operator, compiler, native, sandbox, limits, scratch))
+        parts = (native, sandbox, limits, scratch, calls.result())
+        build = with_launchers(TritonBuild(operator, compiler, *parts))
         return DeviceBuilder(lambda sources: _refuse(sources, operator.libraries, entries), build.compile)
 
     return make
