@@ -88,6 +88,7 @@ class Harness:
         self._paces: dict[str, Pace] = {}
         self._scratch = scratch_folder()
         self._weights = {workload.name: workload.weight for workload in operator.workloads}
+        self._bounds = {workload.name: workload.limit_ratio for workload in operator.workloads}
         self._symbols = [entry.symbol for entry in operator.entries]
         self._artifacts: dict[str, Artifact] = {}
         self._building = threading.Lock()
@@ -323,7 +324,9 @@ class Harness:
             session.copies.clear()
             if statistics.screen(progress.screen, self._weights):
                 wanted = self._confirming
-                progress.confirmation = stages.confirm(session, self._weights, wanted, beside_root=not rooted)
+                progress.confirmation = stages.confirm(
+                    session, self._weights, self._bounds, wanted, beside_root=not rooted
+                )
                 self._believe(session, progress.confirmation, progress)
 
     def _believe(self, session: stages.Repeatable, blocks: Blocks, progress: "Progress") -> None:

@@ -52,8 +52,8 @@ class Plan:
         return 2 * self.palindromes if arm in self.paired else 1
 
 
-SCREEN = Plan(groups=2, blocks=1, palindromes=2, copies=4, most_groups=6)
-CONFIRMATION = Plan(groups=4, blocks=1, beside=(ROOT,), beside_blocks=1, twins=2, copies=2, most_groups=40)
+SCREEN = Plan(groups=1, blocks=1, palindromes=2, copies=8, most_groups=6)
+CONFIRMATION = Plan(groups=3, blocks=1, beside=(ROOT,), beside_blocks=1, twins=2, copies=3, most_groups=40)
 BESIDE_GROUPS = 8
 """A confirmation's arms beside the pair are timed in its first groups only: their limits need no more."""
 

@@ -68,6 +68,7 @@ class SimulatedHarness:
         self._delay_s = delay_s
         self._noise_ratio = noise_ratio
         self._weights = {workload.name: workload.weight for workload in operator.workloads}
+        self._bounds = {workload.name: workload.limit_ratio for workload in operator.workloads}
 
     def environment(self) -> Environment:
         """A machine that does not exist."""
@@ -135,7 +136,7 @@ class SimulatedHarness:
         screened, confirmed = stages.screen(session, self._weights), None
         if statistics.screen(screened, self._weights):
             beside_root = root.digest != incumbent.digest
-            confirmed = stages.confirm(session, self._weights, beside_root=beside_root)
+            confirmed = stages.confirm(session, self._weights, self._bounds, beside_root=beside_root)
         latencies_s = (confirmed or screened).medians_s(CANDIDATE)
         seconds = 0.4 + (1.2 if confirmed else 0.0)
         return TimingOutcome(

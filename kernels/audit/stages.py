@@ -12,7 +12,7 @@ from kernelbraid.kernels.audit import plan, statistics
 from kernelbraid.kernels.audit.clock import Copy
 from kernelbraid.kernels.audit.outcome import Blocks
 
-GROUPS_ADDED = 2
+GROUPS_ADDED = 1
 COPIES_ADDED = 1
 """Copies in a group that comes later: which group it is in is nothing that a fresh process could know."""
 
@@ -51,6 +51,7 @@ def screen(session: Timed, weights: Mapping[str, float], wanted: plan.Plan = pla
 def confirm(
     session: Timed,
     weights: Mapping[str, float],
+    limits: Mapping[str, float],
     wanted: plan.Plan = plan.CONFIRMATION,
     *,
     beside_root: bool = True,
@@ -62,6 +63,6 @@ def confirm(
     first = wanted if beside_root else wanted.alone()
     blocks = session.run(first)
     later = replace(first, copies=COPIES_ADDED)
-    while blocks.groups < first.most_groups and statistics.needs_more_groups(blocks, weights):
+    while blocks.groups < first.most_groups and statistics.needs_more_groups(blocks, weights, limits):
         blocks = session.more(later if blocks.groups < plan.BESIDE_GROUPS else later.alone(), blocks, GROUPS_ADDED)
     return blocks

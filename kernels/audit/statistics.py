@@ -20,9 +20,10 @@ MOST_DELTA_RATIO = 0.008
 STANDARD_ERRORS_IN_DELTA = 3.0
 LEAST_GROUPS = 8
 """Groups of a confirmation that may promote; with fewer, their own scatter says too little of the error."""
-FEW_GROUPS = 6
-LARGE_GAIN_RATIO = 0.1
-"""Of a gain like this fewer tell enough: it lies many margins away from where an error of the error would matter."""
+LARGE_GAIN_RATIO = 0.05
+LATE_ALPHA = 5e-5
+"""Of a gain like this fewer tell enough, where even the bound at a thirtieth confirmation's alpha, which is wide with
+few groups, clears the margin: an error of the error does not matter there."""
 LIKELY_ERRORS = 5.0
 LIKELY_GROUPS = 24
 """A bound lies so many standard errors above its estimate at a late confirmation's alpha: to come that close to the
@@ -47,6 +48,11 @@ class LimitBound:
     def kept(self) -> bool:
         """Whether the limit holds at the upper bound."""
         return self.upper_bound_ratio <= self.limit_ratio
+
+    @property
+    def open(self) -> bool:
+        """Whether the estimate keeps the limit and its bound does not, as more groups might."""
+        return self.ratio <= self.limit_ratio < self.upper_bound_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +85,24 @@ def standard_error(blocks: Blocks, weights: Mapping[str, float]) -> float:
     return _mean_and_error(group_log_ratios(blocks, weights, CANDIDATE, INCUMBENT))[1]
 
 
-def needs_more_groups(blocks: Blocks, weights: Mapping[str, float]) -> bool:
+def needs_more_groups(blocks: Blocks, weights: Mapping[str, float], limits: Mapping[str, float]) -> bool:
     """Whether more groups may yet tell a gain: there seems to be one, and margin or interval are too wide for it.
 
-    It stops as soon as the estimate misses the least margin, which can only ever keep a candidate from promotion.
+    It stops as soon as the estimate misses the least margin, which can only ever keep a candidate from promotion, and
+    goes on while few groups leave a workload's limit open.
     """
+    if blocks.groups < LEAST_GROUPS and any(bound.open for bound in limit_bounds(blocks, limits)):
+        return True
     mean, error = _mean_and_error(group_log_ratios(blocks, weights, CANDIDATE, INCUMBENT))
     if mean >= math.log(1 - LEAST_DELTA_RATIO):
         return False
     margin = _delta_ratio(identical_error(blocks, weights))
-    short = mean + LIKELY_ERRORS * error > math.log(1 - margin) and blocks.groups < LIKELY_GROUPS
-    least = FEW_GROUPS if mean < math.log(1 - LARGE_GAIN_RATIO) else LEAST_GROUPS
-    return short or blocks.groups < least or margin > MOST_DELTA_RATIO
+    if margin > MOST_DELTA_RATIO:
+        return True
+    if blocks.groups < LEAST_GROUPS:
+        wide = mean + student_t_quantile(1 - LATE_ALPHA, blocks.groups - 1) * error
+        return mean >= math.log(1 - LARGE_GAIN_RATIO) or wide > math.log(1 - margin)
+    return mean + LIKELY_ERRORS * error > math.log(1 - margin) and blocks.groups < LIKELY_GROUPS
 
 
 def needs_more_screening(blocks: Blocks, weights: Mapping[str, float]) -> bool:

@@ -99,6 +99,7 @@ class DeviceHarness(Harness):
         self._native = native_programs(self._compiler)
         self._scratch = scratch_folder()
         self._weights = {workload.name: workload.weight for workload in operator.workloads}
+        self._bounds = {workload.name: workload.limit_ratio for workload in operator.workloads}
         self._symbols = [entry.symbol for entry in operator.entries]
         self._artifacts: dict[str, Artifact] = {}
         self._building = threading.Lock()
@@ -370,7 +371,7 @@ class DeviceHarness(Harness):
         with session.starting(wanted, CONFIRMING_SETS):
             check()
         with self.profile.phase("confirmation"):
-            progress.confirmation = stages.confirm(session, self._weights, wanted)
+            progress.confirmation = stages.confirm(session, self._weights, self._bounds, wanted)
         self._believe(session, progress.confirmation, progress)
 
     def _judged(self, failure: AuditFailure) -> AuditFailure:

@@ -104,7 +104,7 @@ def audited(session: Simulated, k: int = 1) -> Performance:
     """Screen and confirmation as an audit runs them."""
     if not statistics.screen(stages.screen(session, WEIGHTS), WEIGHTS):
         return Performance.NO_GAIN
-    return decided(stages.confirm(session, WEIGHTS), k).performance
+    return decided(stages.confirm(session, WEIGHTS, LIMITS), k).performance
 
 
 # --- quantiles -----------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_hardly_any_confirmation_of_identical_artifacts_promotes(noise: Noise) -
     """800 of them without a screen, at the weakest alpha, 2.5 %, under drift and heavy tails: the margin does more."""
     rng = np.random.default_rng(20)
     sessions = (Simulated(rng, noise=noise) for _ in range(800))
-    found = [decided(stages.confirm(session, WEIGHTS)).performance for session in sessions]
+    found = [decided(stages.confirm(session, WEIGHTS, LIMITS)).performance for session in sessions]
     assert found.count(Performance.PROMOTABLE) <= 1
 
 
@@ -222,19 +222,45 @@ def test_the_screen_lets_a_gain_through_and_stops_most_of_the_rest() -> None:
     assert passed(1.03) <= 10
 
 
+def test_a_screen_ends_after_a_group_that_leaves_nothing_open() -> None:
+    rng = np.random.default_rng(30)
+    assert stages.screen(Simulated(rng, 1.1, noise=quiet), WEIGHTS).groups == 1
+    assert stages.screen(Simulated(rng, 0.9, noise=quiet), WEIGHTS).groups == 1
+    assert stages.screen(Simulated(rng, 0.995, noise=quiet), WEIGHTS).groups > 1
+
+
+def test_few_groups_promote_only_what_a_late_confirmation_would_promote_too() -> None:
+    """So that no rule of when to stop is a way around the alphas of a campaign."""
+    rng = np.random.default_rng(31)
+    found = [stages.confirm(Simulated(rng, 0.7, noise=student), WEIGHTS, LIMITS) for _ in range(40)]
+    few = [blocks for blocks in found if blocks.groups < statistics.LEAST_GROUPS]
+    assert len(few) > 20
+    assert all(decided(blocks, k=30).performance is Performance.PROMOTABLE for blocks in few)
+
+
+def test_a_confirmation_goes_on_while_few_groups_leave_a_limit_open() -> None:
+    # given: a gain over all, and a workload whose estimate keeps its limit by less than it scatters
+    session = Simulated(np.random.default_rng(32), 0.7, root_ratio=1.0, noise=quiet)
+    open_limits = {**LIMITS, "w0": 0.705}
+    # when
+    settled, opened = (stages.confirm(session, WEIGHTS, limits) for limits in (LIMITS, open_limits))
+    # then
+    assert settled.groups == plan.CONFIRMATION.groups < opened.groups
+
+
 def test_a_confirmation_ends_as_soon_as_there_is_no_gain() -> None:
-    blocks = stages.confirm(Simulated(np.random.default_rng(27), 1.02), WEIGHTS)
+    blocks = stages.confirm(Simulated(np.random.default_rng(27), 1.02), WEIGHTS, LIMITS)
     assert blocks.groups == plan.CONFIRMATION.groups
     assert decided(blocks).performance is Performance.NO_GAIN
 
 
 def test_a_confirmation_takes_more_groups_until_its_margin_is_small_enough() -> None:
     rng = np.random.default_rng(28)
-    few = stages.confirm(Simulated(rng, 0.8, restart_noise=0.001, drift=0.002, noise=quiet), WEIGHTS)
-    assert few.groups == statistics.FEW_GROUPS
-    small = stages.confirm(Simulated(rng, 0.95, restart_noise=0.001, drift=0.002, noise=quiet), WEIGHTS)
+    few = stages.confirm(Simulated(rng, 0.8, restart_noise=0.001, drift=0.002, noise=quiet), WEIGHTS, LIMITS)
+    assert few.groups == plan.CONFIRMATION.groups
+    small = stages.confirm(Simulated(rng, 0.95, restart_noise=0.001, drift=0.002, noise=quiet), WEIGHTS, LIMITS)
     assert small.groups == statistics.LEAST_GROUPS
-    many = stages.confirm(Simulated(rng, 0.8, restart_noise=0.015), WEIGHTS)
+    many = stages.confirm(Simulated(rng, 0.8, restart_noise=0.015), WEIGHTS, LIMITS)
     assert statistics.LEAST_GROUPS < many.groups <= plan.CONFIRMATION.most_groups
     assert len(many.samples_ns[ROOT]) == plan.BESIDE_GROUPS
 
@@ -251,7 +277,7 @@ def test_a_slower_candidate_is_no_gain() -> None:
 
 
 def test_too_much_noise_leaves_any_gain_undecided() -> None:
-    blocks = stages.confirm(Simulated(np.random.default_rng(2), 0.3, restart_noise=0.15), WEIGHTS)
+    blocks = stages.confirm(Simulated(np.random.default_rng(2), 0.3, restart_noise=0.15), WEIGHTS, LIMITS)
     assert blocks.groups == plan.CONFIRMATION.most_groups
     assert decided(blocks).delta_ratio > statistics.MOST_DELTA_RATIO
     assert decided(blocks).performance is Performance.UNDECIDED
@@ -293,7 +319,7 @@ def test_disturbed_samples_of_the_root_flatter_no_candidate() -> None:
 
 
 def test_without_a_root_arm_the_incumbent_is_the_root() -> None:
-    blocks = stages.confirm(Simulated(np.random.default_rng(9), 0.5), WEIGHTS, beside_root=False)
+    blocks = stages.confirm(Simulated(np.random.default_rng(9), 0.5), WEIGHTS, LIMITS, beside_root=False)
     assert ROOT not in blocks.arms
     decision = decided(blocks)
     assert decision.performance is Performance.PROMOTABLE
@@ -302,14 +328,14 @@ def test_without_a_root_arm_the_incumbent_is_the_root() -> None:
 
 
 def test_a_decision_repeats_exactly_from_stored_blocks() -> None:
-    blocks = stages.confirm(Simulated(np.random.default_rng(6), 0.95), WEIGHTS)
+    blocks = stages.confirm(Simulated(np.random.default_rng(6), 0.95), WEIGHTS, LIMITS)
     assert decided(Blocks.from_bytes(blocks.to_bytes())) == decided(blocks)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.3, 3.0), st.integers(1, 100), st.integers(0, 2**32))
 def test_a_promotion_satisfies_its_own_inequalities(ratio: float, k: int, seed: int) -> None:
-    decision = decided(stages.confirm(Simulated(np.random.default_rng(seed), ratio), WEIGHTS), k)
+    decision = decided(stages.confirm(Simulated(np.random.default_rng(seed), ratio), WEIGHTS, LIMITS), k)
     assert decision.ratio <= decision.upper_bound_ratio
     if decision.performance is Performance.PROMOTABLE:
         assert decision.delta_ratio <= statistics.MOST_DELTA_RATIO
