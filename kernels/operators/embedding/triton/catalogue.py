@@ -5,6 +5,7 @@ from functools import partial
 
 from kernelbraid.kernels.operators.catalogue import Mechanism, share_of
 from kernelbraid.kernels.operators.operator import EntryPath, Sources
+from kernelbraid.kernels.operators.overlapping import overlapped_path
 from kernelbraid.kernels.operators.regions import edit_region
 
 WARPS: Mapping[EntryPath, tuple[int, ...]] = {"full": (1, 2, 8), "decode": (8, 2)}
@@ -29,6 +30,8 @@ def _warps_mechanism(path: EntryPath, warps: int) -> Mechanism:
     )
 
 
-CATALOGUE: tuple[Mechanism, ...] = tuple(
-    _warps_mechanism(path, warps) for path, every in WARPS.items() for warps in every
+CATALOGUE: tuple[Mechanism, ...] = (
+    overlapped_path("full"),
+    overlapped_path("decode"),
+    *(_warps_mechanism(path, warps) for path, every in WARPS.items() for warps in every),
 )

@@ -4,6 +4,7 @@ from functools import partial
 
 from kernelbraid.kernels.operators.catalogue import Mechanism, always
 from kernelbraid.kernels.operators.operator import Sources
+from kernelbraid.kernels.operators.overlapping import overlapped_jointly
 from kernelbraid.kernels.operators.regions import edit_region
 
 WARPS = (4, 2, 16)
@@ -24,9 +25,7 @@ def _by_size(elements: int, sources: Sources) -> Sources:
         "    return max(1, min(16, block // (32 * THREAD_ELEMENTS)))\n"
     )
     sources = edit_region(sources, "row", "WARPS = 8\n", chosen)
-    for path in ("full", "decode"):
-        sources = edit_region(sources, path, "num_warps=WARPS", "num_warps=warps_of(block)")
-    return sources
+    return edit_region(sources, "row", "num_warps=WARPS", "num_warps=warps_of(block)")
 
 
 def _mechanism(name: str, summary: str, edit: partial[Sources]) -> Mechanism:
@@ -46,6 +45,7 @@ def _mechanism(name: str, summary: str, edit: partial[Sources]) -> Mechanism:
 
 
 CATALOGUE: tuple[Mechanism, ...] = (
+    overlapped_jointly("row"),
     *(_mechanism(f"warps_of_{each}", f"{each} elements a thread", partial(_by_size, each)) for each in THREAD_ELEMENTS),
     *(_mechanism(f"warps_{count}", f"{count} warps for a row", partial(_warps, count)) for count in WARPS),
 )

@@ -5,6 +5,7 @@ from functools import partial
 
 from kernelbraid.kernels.operators.catalogue import Mechanism, share_of
 from kernelbraid.kernels.operators.operator import EntryPath, Sources
+from kernelbraid.kernels.operators.overlapping import overlapped_path
 from kernelbraid.kernels.operators.regions import edit_region
 
 ELEMENTS: Mapping[EntryPath, tuple[int, ...]] = {"full": (2048, 4096, 1024), "decode": (1024, 512)}
@@ -53,6 +54,8 @@ def _warps_mechanism(path: EntryPath, warps: int) -> Mechanism:
 
 
 CATALOGUE: tuple[Mechanism, ...] = (
+    overlapped_path("full"),
+    overlapped_path("decode"),
     *(_filled_mechanism(path, elements) for path, every in ELEMENTS.items() for elements in every),
     *(_warps_mechanism(path, warps) for path, every in WARPS.items() for warps in every),
 )

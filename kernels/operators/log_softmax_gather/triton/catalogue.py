@@ -5,6 +5,7 @@ from functools import partial
 
 from kernelbraid.kernels.operators.catalogue import Facts, Mechanism
 from kernelbraid.kernels.operators.operator import Sources
+from kernelbraid.kernels.operators.overlapping import overlapped_path
 from kernelbraid.kernels.operators.regions import edit_region
 
 WORTH_A_TRY_RATIO = 0.1
@@ -89,6 +90,8 @@ def _tile_mechanism(name: str) -> Mechanism:
 
 
 CATALOGUE: tuple[Mechanism, ...] = (
+    overlapped_path("full"),
+    overlapped_path("decode"),
     Mechanism(
         name="full_ahead",
         scope="full",

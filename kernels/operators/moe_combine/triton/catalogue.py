@@ -5,6 +5,7 @@ from functools import partial
 
 from kernelbraid.kernels.operators.catalogue import Facts, Mechanism
 from kernelbraid.kernels.operators.operator import EntryPath, Sources
+from kernelbraid.kernels.operators.overlapping import overlapped_path
 from kernelbraid.kernels.operators.regions import edit_region
 
 WORTH_A_TRY_RATIO = 0.1
@@ -58,6 +59,8 @@ def _tile_mechanism(path: EntryPath, width: int, warps: int) -> Mechanism:
 
 
 CATALOGUE: tuple[Mechanism, ...] = (
+    overlapped_path("full"),
+    overlapped_path("decode"),
     *(_tile_mechanism(path, *tile) for path, tiles in TILES.items() for tile in tiles),
     Mechanism(
         name="streamed",

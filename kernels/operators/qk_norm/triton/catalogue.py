@@ -4,6 +4,7 @@ from functools import partial
 
 from kernelbraid.kernels.operators.catalogue import Mechanism, always
 from kernelbraid.kernels.operators.operator import Sources
+from kernelbraid.kernels.operators.overlapping import overlapped_jointly
 from kernelbraid.kernels.operators.regions import edit_region
 
 TILES = ((8, 2), (16, 2), (8, 1), (32, 4), (32, 8))
@@ -30,4 +31,7 @@ def _tile_mechanism(heads: int, warps: int) -> Mechanism:
     )
 
 
-CATALOGUE: tuple[Mechanism, ...] = tuple(_tile_mechanism(*tile) for tile in TILES)
+CATALOGUE: tuple[Mechanism, ...] = (
+    overlapped_jointly("row"),
+    *(_tile_mechanism(*tile) for tile in TILES),
+)

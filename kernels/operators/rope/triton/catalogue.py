@@ -5,6 +5,7 @@ from functools import partial
 
 from kernelbraid.kernels.operators.catalogue import Mechanism, share_of
 from kernelbraid.kernels.operators.operator import EntryPath, Sources
+from kernelbraid.kernels.operators.overlapping import overlapped_path
 from kernelbraid.kernels.operators.regions import edit_region
 
 TILES: Mapping[EntryPath, tuple[tuple[int, int], ...]] = {
@@ -87,6 +88,8 @@ def _apart_mechanism(path: EntryPath, gain_ratio: float) -> Mechanism:
 
 
 CATALOGUE: tuple[Mechanism, ...] = (
+    overlapped_path("full"),
+    overlapped_path("decode"),
     _apart_mechanism("decode", 1.1),
     _apart_mechanism("full", 1.01),
     *(_tile_mechanism(path, *tile) for path, tiles in TILES.items() for tile in tiles),

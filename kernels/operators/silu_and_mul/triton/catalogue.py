@@ -5,6 +5,7 @@ from functools import partial
 
 from kernelbraid.kernels.operators.catalogue import Mechanism, share_of
 from kernelbraid.kernels.operators.operator import EntryPath, Sources
+from kernelbraid.kernels.operators.overlapping import overlapped_path
 from kernelbraid.kernels.operators.regions import edit_region
 
 TILES: Mapping[EntryPath, tuple[tuple[int, int], ...]] = {
@@ -67,6 +68,8 @@ def _narrow_mechanism(path: EntryPath) -> Mechanism:
 
 
 CATALOGUE: tuple[Mechanism, ...] = (
+    overlapped_path("full"),
+    overlapped_path("decode"),
     *(_tile_mechanism(path, *tile) for path, tiles in TILES.items() for tile in tiles),
     _narrow_mechanism("full"),
     _narrow_mechanism("decode"),

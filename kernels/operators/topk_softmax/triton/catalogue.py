@@ -5,6 +5,7 @@ from functools import partial
 
 from kernelbraid.kernels.operators.catalogue import Facts, Mechanism
 from kernelbraid.kernels.operators.operator import Sources
+from kernelbraid.kernels.operators.overlapping import overlapped_jointly
 from kernelbraid.kernels.operators.regions import Refused, edit_region, region, replace_region
 
 TILES = {"rows_1": (1, 1), "rows_8": (8, 4), "rows_16": (16, 4), "rows_32": (32, 8)}
@@ -48,6 +49,7 @@ PACKED = {
         "        keys = without(keys, top[:, None])\n"
     ),
 }
+KERNEL = "@triton.jit(do_not_specialize="
 LISTS = (
     "ROWS, WARPS = 4, 4\n\n\n"
     + KEYS
@@ -118,10 +120,11 @@ def routed(logits, K: tl.constexpr, SLOTS: tl.constexpr, RENORMALISED: tl.conste
 
 
 def _lists(sources: Sources) -> Sources:
-    """Another way to the same choice: all of the region is new."""
-    if "def keyed(" in region(sources, "choice"):
+    """Another way to the same choice: all of the region is new but the kernel that calls it."""
+    text = region(sources, "choice")
+    if "def keyed(" in text:
         raise Refused("region choice: it works with keys already")
-    return replace_region(sources, "choice", LISTS)
+    return replace_region(sources, "choice", LISTS + text[text.index(KERNEL) :])
 
 
 def _packed(sources: Sources) -> Sources:
@@ -160,6 +163,7 @@ def _tile_mechanism(name: str, gain_ratio: float) -> Mechanism:
 
 
 CATALOGUE: tuple[Mechanism, ...] = (
+    overlapped_jointly("choice"),
     Mechanism(
         name="packed_keys",
         scope="joint",

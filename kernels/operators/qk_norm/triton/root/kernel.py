@@ -38,12 +38,8 @@ def normalise(
     tl.store(out + head.to(tl.int64)[:, None] * head_dim + k[None, :], result, mask=inside)
 
 
-# endregion row
-
-
-# region full
 @triton.jit(do_not_specialize=["tokens"])
-def full(
+def norm(
     q,
     k,
     q_weight,
@@ -71,6 +67,28 @@ def full(
         normalise(k, k_weight, k_out, first - in_q, count, kv_heads, k_stride, head_dim, epsilon, HEADS, BLOCK)
 
 
+def launch(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    q_out: torch.Tensor,
+    k_out: torch.Tensor,
+    epsilon: float,
+) -> None:
+    """q_out [tokens, query_heads, head_dim] and k_out [tokens, kv_heads, head_dim] from q, k and the two weights."""
+    tokens, query_heads, head_dim = q.shape
+    kv_heads = k.shape[1]
+    grid = (triton.cdiv(tokens * query_heads, HEADS) + triton.cdiv(tokens * kv_heads, HEADS),)
+    sizes = (tokens, query_heads, kv_heads, stride_of(q), stride_of(k), head_dim, epsilon)
+    tile = (HEADS, triton.next_power_of_2(head_dim))
+    norm[grid](q, k, q_weight, k_weight, q_out, k_out, *sizes, *tile, num_warps=WARPS)
+
+
+# endregion row
+
+
+# region full
 def qk_norm_full_bf16(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -84,47 +102,13 @@ def qk_norm_full_bf16(
 
     Tokens of q and of k may be any multiple of 16 elements apart. Raises ValueError for another one.
     """
-    tokens, query_heads, head_dim = q.shape
-    kv_heads = k.shape[1]
-    grid = (triton.cdiv(tokens * query_heads, HEADS) + triton.cdiv(tokens * kv_heads, HEADS),)
-    sizes = (tokens, query_heads, kv_heads, stride_of(q), stride_of(k), head_dim, epsilon)
-    tile = (HEADS, triton.next_power_of_2(head_dim))
-    full[grid](q, k, q_weight, k_weight, q_out, k_out, *sizes, *tile, num_warps=WARPS)
+    launch(q, k, q_weight, k_weight, q_out, k_out, epsilon)
 
 
 # endregion full
 
 
 # region decode
-@triton.jit(do_not_specialize=["tokens"])
-def decode(
-    q,
-    k,
-    q_weight,
-    k_weight,
-    q_out,
-    k_out,
-    tokens,
-    query_heads,
-    kv_heads,
-    q_stride,
-    k_stride,
-    head_dim,
-    epsilon,
-    HEADS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """A few heads of q, or of k where q has no more; heads of all tokens are counted through."""
-    first = tl.program_id(0) * HEADS
-    in_q = tl.cdiv(tokens * query_heads, HEADS) * HEADS
-    if first < in_q:
-        count = tokens * query_heads
-        normalise(q, q_weight, q_out, first, count, query_heads, q_stride, head_dim, epsilon, HEADS, BLOCK)
-    else:
-        count = tokens * kv_heads
-        normalise(k, k_weight, k_out, first - in_q, count, kv_heads, k_stride, head_dim, epsilon, HEADS, BLOCK)
-
-
 def qk_norm_decode_bf16(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -138,12 +122,7 @@ def qk_norm_decode_bf16(
 
     Tokens of q and of k may be any multiple of 16 elements apart. Raises ValueError for another one.
     """
-    tokens, query_heads, head_dim = q.shape
-    kv_heads = k.shape[1]
-    grid = (triton.cdiv(tokens * query_heads, HEADS) + triton.cdiv(tokens * kv_heads, HEADS),)
-    sizes = (tokens, query_heads, kv_heads, stride_of(q), stride_of(k), head_dim, epsilon)
-    tile = (HEADS, triton.next_power_of_2(head_dim))
-    decode[grid](q, k, q_weight, k_weight, q_out, k_out, *sizes, *tile, num_warps=WARPS)
+    launch(q, k, q_weight, k_weight, q_out, k_out, epsilon)
 
 
 # endregion decode

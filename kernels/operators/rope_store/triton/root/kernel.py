@@ -80,12 +80,8 @@ def copy(heads, out, first, count, head_dim, stored, HEADS: tl.constexpr, BLOCK:
     tl.store(out + at, tl.load(heads + at, mask=inside), mask=inside)
 
 
-# endregion row
-
-
-# region full
 @triton.jit
-def full(
+def every(
     q,
     k,
     v,
@@ -127,6 +123,35 @@ def full(
         copy(v + token * v_stride, v_cache + to, first, kv_heads, 2 * half, stored, HEADS, BLOCK)
 
 
+def launch(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    positions: torch.Tensor,
+    cos_sin: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    q_out: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    norm: bool,
+    epsilon: float,
+) -> None:
+    """Both entries of both paths: where norm is False, nothing is read of the weights."""
+    tokens, query_heads, head_dim = q.shape
+    kv_heads, half = k.shape[1], head_dim // 2
+    tiles = triton.cdiv(query_heads, HEADS) + triton.cdiv(kv_heads, HEADS)
+    sizes = (query_heads, kv_heads, stride_of(q), stride_of(k), stride_of(v), half, epsilon)
+    tile = (norm, HEADS, triton.next_power_of_2(half))
+    given = (q, k, v, q_weight, k_weight, positions, cos_sin, slot_mapping, q_out, k_cache, v_cache)
+    every[(tokens * tiles,)](*given, *sizes, *tile, num_warps=WARPS)
+
+
+# endregion row
+
+
+# region full
 def rope_store_full_bf16(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -142,13 +167,8 @@ def rope_store_full_bf16(
 
     Tokens of q, k and v may be any multiple of 16 elements apart. Raises ValueError for another one.
     """
-    tokens, query_heads, head_dim = q.shape
-    kv_heads, half = k.shape[1], head_dim // 2
-    tiles = triton.cdiv(query_heads, HEADS) + triton.cdiv(kv_heads, HEADS)
-    sizes = (query_heads, kv_heads, stride_of(q), stride_of(k), stride_of(v), half, 0.0)
-    tile = (False, HEADS, triton.next_power_of_2(half))
     given = (q, k, v, q, k, positions, cos_sin, slot_mapping, q_out, k_cache, v_cache)
-    full[(tokens * tiles,)](*given, *sizes, *tile, num_warps=WARPS)
+    launch(*given, False, 0.0)
 
 
 def qk_norm_rope_store_full_bf16(
@@ -166,62 +186,14 @@ def qk_norm_rope_store_full_bf16(
     epsilon: float = 1e-6,
 ) -> None:
     """The same after each head of q and k is normalised with its weight [head_dim]."""
-    tokens, query_heads, head_dim = q.shape
-    kv_heads, half = k.shape[1], head_dim // 2
-    tiles = triton.cdiv(query_heads, HEADS) + triton.cdiv(kv_heads, HEADS)
-    sizes = (query_heads, kv_heads, stride_of(q), stride_of(k), stride_of(v), half, epsilon)
-    tile = (True, HEADS, triton.next_power_of_2(half))
     given = (q, k, v, q_weight, k_weight, positions, cos_sin, slot_mapping, q_out, k_cache, v_cache)
-    full[(tokens * tiles,)](*given, *sizes, *tile, num_warps=WARPS)
+    launch(*given, True, epsilon)
 
 
 # endregion full
 
 
 # region decode
-@triton.jit
-def decode(
-    q,
-    k,
-    v,
-    q_weight,
-    k_weight,
-    positions,
-    cos_sin,
-    slot_mapping,
-    q_out,
-    k_cache,
-    v_cache,
-    query_heads,
-    kv_heads,
-    q_stride,
-    k_stride,
-    v_stride,
-    half,
-    epsilon,
-    NORM: tl.constexpr,
-    HEADS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """A few heads of one token: of q, or of k and v into their slot; padding has none."""
-    in_q = tl.cdiv(query_heads, HEADS)
-    tiles = in_q + tl.cdiv(kv_heads, HEADS)
-    token, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
-    angles = cos_sin + tl.load(positions + token).to(tl.int64) * (2 * half)
-    if tile < in_q:
-        out = q_out + token * query_heads * (2 * half)
-        first = tile * HEADS
-        turn(q + token * q_stride, q_weight, out, first, query_heads, angles, half, epsilon, True, NORM, HEADS, BLOCK)
-    else:
-        slot = tl.load(slot_mapping + token).to(tl.int64)
-        to = slot * kv_heads * (2 * half)
-        stored = slot >= 0
-        first = (tile - in_q) * HEADS
-        keys = k + token * k_stride
-        turn(keys, k_weight, k_cache + to, first, kv_heads, angles, half, epsilon, stored, NORM, HEADS, BLOCK)
-        copy(v + token * v_stride, v_cache + to, first, kv_heads, 2 * half, stored, HEADS, BLOCK)
-
-
 def rope_store_decode_bf16(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -237,13 +209,8 @@ def rope_store_decode_bf16(
 
     Tokens of q, k and v may be any multiple of 16 elements apart. Raises ValueError for another one.
     """
-    tokens, query_heads, head_dim = q.shape
-    kv_heads, half = k.shape[1], head_dim // 2
-    tiles = triton.cdiv(query_heads, HEADS) + triton.cdiv(kv_heads, HEADS)
-    sizes = (query_heads, kv_heads, stride_of(q), stride_of(k), stride_of(v), half, 0.0)
-    tile = (False, HEADS, triton.next_power_of_2(half))
     given = (q, k, v, q, k, positions, cos_sin, slot_mapping, q_out, k_cache, v_cache)
-    decode[(tokens * tiles,)](*given, *sizes, *tile, num_warps=WARPS)
+    launch(*given, False, 0.0)
 
 
 def qk_norm_rope_store_decode_bf16(
@@ -261,13 +228,8 @@ def qk_norm_rope_store_decode_bf16(
     epsilon: float = 1e-6,
 ) -> None:
     """The same after each head of q and k is normalised with its weight [head_dim]."""
-    tokens, query_heads, head_dim = q.shape
-    kv_heads, half = k.shape[1], head_dim // 2
-    tiles = triton.cdiv(query_heads, HEADS) + triton.cdiv(kv_heads, HEADS)
-    sizes = (query_heads, kv_heads, stride_of(q), stride_of(k), stride_of(v), half, epsilon)
-    tile = (True, HEADS, triton.next_power_of_2(half))
     given = (q, k, v, q_weight, k_weight, positions, cos_sin, slot_mapping, q_out, k_cache, v_cache)
-    decode[(tokens * tiles,)](*given, *sizes, *tile, num_warps=WARPS)
+    launch(*given, True, epsilon)
 
 
 # endregion decode

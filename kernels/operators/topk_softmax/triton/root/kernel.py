@@ -36,12 +36,8 @@ def routed(logits, K: tl.constexpr, SLOTS: tl.constexpr, RENORMALISED: tl.conste
     return tl.div_rn(weights, tl.broadcast_to(total[:, None], weights.shape)), ids
 
 
-# endregion choice
-
-
-# region full
 @triton.jit(do_not_specialize=["tokens"])
-def full(
+def routing(
     logits,
     weights,
     ids,
@@ -64,9 +60,10 @@ def full(
     tl.store(ids + at * K + slot, found, mask=inside & (slot < K))
 
 
-def _full(logits: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, renormalised: bool) -> None:
+def route(logits: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, renormalised: bool) -> None:
+    """weights and ids [tokens, k] of logits [tokens, experts]."""
     (tokens, experts), (_, k) = logits.shape, ids.shape
-    full[(triton.cdiv(tokens, ROWS),)](
+    routing[(triton.cdiv(tokens, ROWS),)](
         *(logits, weights, ids, tokens, experts),
         K=k,
         SLOTS=triton.next_power_of_2(k),
@@ -77,75 +74,42 @@ def _full(logits: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, renorm
     )
 
 
+# endregion choice
+
+
+# region full
 def topk_softmax_full_bf16(logits: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> None:
     """weights and ids [tokens, k] of logits [tokens, experts]; the weights of a token add up to 1."""
-    _full(logits, weights, ids, True)
+    route(logits, weights, ids, True)
 
 
 def topk_softmax_full_f32(logits: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> None:
     """weights and ids [tokens, k] of logits [tokens, experts]; the weights of a token add up to 1."""
-    _full(logits, weights, ids, True)
+    route(logits, weights, ids, True)
 
 
 def topk_probabilities_full_bf16(logits: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> None:
     """weights and ids [tokens, k] of logits [tokens, experts]; all experts' weights would add up to 1."""
-    _full(logits, weights, ids, False)
+    route(logits, weights, ids, False)
 
 
 # endregion full
 
 
 # region decode
-@triton.jit(do_not_specialize=["tokens"])
-def decode(
-    logits,
-    weights,
-    ids,
-    tokens,
-    experts,
-    K: tl.constexpr,
-    SLOTS: tl.constexpr,
-    EXPERTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    RENORMALISED: tl.constexpr,
-):
-    """ROWS tokens."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    expert, slot = tl.arange(0, EXPERTS), tl.arange(0, SLOTS)
-    inside = (row < tokens)[:, None]
-    at = row.to(tl.int64)[:, None]
-    own = tl.load(logits + at * experts + expert, mask=inside & (expert < experts), other=float("-inf"))
-    chosen, found = routed(own, K, SLOTS, RENORMALISED)
-    tl.store(weights + at * K + slot, chosen, mask=inside & (slot < K))
-    tl.store(ids + at * K + slot, found, mask=inside & (slot < K))
-
-
-def _decode(logits: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, renormalised: bool) -> None:
-    (tokens, experts), (_, k) = logits.shape, ids.shape
-    decode[(triton.cdiv(tokens, ROWS),)](
-        *(logits, weights, ids, tokens, experts),
-        K=k,
-        SLOTS=triton.next_power_of_2(k),
-        EXPERTS=triton.next_power_of_2(experts),
-        ROWS=ROWS,
-        RENORMALISED=renormalised,
-        num_warps=WARPS,
-    )
-
-
 def topk_softmax_decode_bf16(logits: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> None:
     """weights and ids [tokens, k] of logits [tokens, experts]; the weights of a token add up to 1."""
-    _decode(logits, weights, ids, True)
+    route(logits, weights, ids, True)
 
 
 def topk_softmax_decode_f32(logits: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> None:
     """weights and ids [tokens, k] of logits [tokens, experts]; the weights of a token add up to 1."""
-    _decode(logits, weights, ids, True)
+    route(logits, weights, ids, True)
 
 
 def topk_probabilities_decode_bf16(logits: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> None:
     """weights and ids [tokens, k] of logits [tokens, experts]; all experts' weights would add up to 1."""
-    _decode(logits, weights, ids, False)
+    route(logits, weights, ids, False)
 
 
 # endregion decode
