@@ -13,7 +13,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ PRODUCTS = (
     *((4096, 6144), (4096, 24576), (12288, 4096), (4096, 28672), (14336, 4096), (2048, 5120), (4096, 2048)),
 )
 """(in, out) of the five models' products, with query, key and value in one, and gate and up."""
+LARGER = 4
 COPY_BYTES = (160 << 20, 320 << 20, 640 << 20)
 COMPUTED = ("attention", "linear", "moe_align", "moe_linear")
 """Operators whose time is not that of moving what they read and write once."""
@@ -70,7 +71,9 @@ class Cell:
 
 
 def cells(operator: Operator) -> Iterator[Cell]:
-    """The operator's workloads; for attention and linear the denser grids that their goals are stated over."""
+    """The operator's workloads, and what memory bounds on more tokens too; for attention and linear the denser grids that
+    their goals are stated over.
+    """
     match operator.name:
         case "attention":
             full, decode = operator.entry("attention_full_bf16"), operator.entry("attention_decode_bf16")
@@ -88,10 +91,19 @@ def cells(operator: Operator) -> Iterator[Cell]:
                     yield Cell(f"r{rows}_{width}_{out}", operator.entry(symbol), dims)
         case _:
             yield from (_cell(operator, workload) for workload in operator.workloads)
+            if operator.name not in COMPUTED:
+                full = (each for each in operator.workloads if operator.entry(each.entry).path == "full")
+                yield from (_larger(_cell(operator, workload)) for workload in full)
 
 
 def _cell(operator: Operator, workload: Workload) -> Cell:
     return Cell(workload.name, operator.entry(workload.entry), workload.dims)
+
+
+def _larger(cell: Cell) -> Cell:
+    """Of LARGER times as many tokens: what starts and ends a kernel is less of its time."""
+    grown = {name: LARGER * size if name in ("rows", "tokens", "slots") else size for name, size in cell.dims.items()}
+    return replace(cell, name=f"{cell.name}_x{LARGER}", dims=grown)
 
 
 def drawn(tensor: Tensor, dims: Mapping[str, int]) -> torch.Tensor:
