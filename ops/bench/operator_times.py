@@ -71,8 +71,9 @@ class Cell:
 
 
 def cells(operator: Operator) -> Iterator[Cell]:
-    """The operator's workloads, and what memory bounds on more tokens too; for attention and linear the denser grids that
-    their goals are stated over.
+    """The operator's workloads; what memory bounds on more tokens too.
+
+    For attention and linear the denser grids that their goals are stated over.
     """
     match operator.name:
         case "attention":
