@@ -93,8 +93,8 @@ def cells(operator: Operator) -> Iterator[Cell]:
         case _:
             yield from (_cell(operator, workload) for workload in operator.workloads)
             if operator.name not in COMPUTED:
-                full = (each for each in operator.workloads if operator.entry(each.entry).path == "full")
-                yield from (_larger(_cell(operator, workload)) for workload in full)
+                every = (_cell(operator, workload) for workload in operator.workloads)
+                yield from (_larger(cell) for cell in every if cell.entry.path == "full")
 
 
 def _cell(operator: Operator, workload: Workload) -> Cell:
