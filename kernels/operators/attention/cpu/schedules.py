@@ -104,7 +104,7 @@ INLINE void attend_group(struct row *rows, int64_t seen, struct tile tile)
     _Alignas(64) float weights[ROW_GROUP][KV_TILE];
     for (int64_t row = 0; row < ROW_GROUP; row++) {
         const int64_t count = smaller(KV_TILE, seen + row);
-        score_tile(weights[row], &rows[row], tile, count);
+        score_keys(weights[row], &rows[row], tile, count);
         weigh_scores(&rows[row], weights[row], count, tile.head_dim);
     }
     const int64_t shared = smaller(KV_TILE, seen);
@@ -222,7 +222,7 @@ static void attend_pair(struct row *restrict rows, struct tile tile, int64_t cou
 {
     _Alignas(64) float weights[2][KV_TILE];
     for (int64_t i = 0; i < 2; i++) {
-        score_tile(weights[i], &rows[i], tile, count);
+        score_keys(weights[i], &rows[i], tile, count);
         weigh_scores(&rows[i], weights[i], count, tile.head_dim);
     }
     int64_t d = 0;
@@ -294,6 +294,48 @@ struct tile {
 };
 """
 
+TYPED_TILE = """\
+INLINE void attend_typed_tile(struct row *row, struct tile tile, int64_t count, struct workspace *workspace)
+{
+    score_tile(workspace->scores, row, tile, count);
+    weigh_scores(row, workspace->scores, count, tile.head_dim);
+    accumulate(row->output, workspace->scores, tile, count);
+}
+
+SHARED void attend_f32_tile(struct row *restrict row, struct tile tile, int64_t count,
+                            struct workspace *restrict workspace)
+{
+    tile.dtype = F32;
+    attend_typed_tile(row, tile, count, workspace);
+}
+
+SHARED void attend_bf16_tile(struct row *restrict row, struct tile tile, int64_t count,
+                             struct workspace *restrict workspace)
+{
+    tile.dtype = BF16;
+    attend_typed_tile(row, tile, count, workspace);
+}
+
+INLINE void attend_tile(struct row *row, struct tile tile, int64_t count, struct workspace *workspace)
+{
+    (tile.dtype == F32 ? attend_f32_tile : attend_bf16_tile)(row, tile, count, workspace);
+}
+"""
+
+UNTYPED_TILE = """\
+SHARED void score_keys(float *restrict scores, const struct row *restrict row, struct tile tile, int64_t count)
+{
+    score_tile(scores, row, tile, count);
+}
+
+INLINE void attend_tile(struct row *row, struct tile tile, int64_t count, struct workspace *workspace)
+{
+    score_keys(workspace->scores, row, tile, count);
+    weigh_scores(row, workspace->scores, count, tile.head_dim);
+    accumulate(row->output, workspace->scores, tile, count);
+}
+"""
+
 ROW_GROUPS = """\
     int64_t i = seen > 0 ? 0 : 1 - seen;
     for (; i + ROW_GROUP <= count; i += ROW_GROUP)
@@ -332,6 +374,7 @@ def unpacked_tile(sources: Sources) -> Sources:
     )
     edited = edit_region(edited, "tile", VIEWED_TILE_TYPE, UNPACKED_TILE_TYPE)
     edited = edit_region(edited, "tile", VIEWED_TILE, UNPACKED_TILE)
+    edited = edit_region(edited, "tile_step", TYPED_TILE, UNTYPED_TILE)
     return rows_unpacked(rows_unpacked(edited, "key"), "value")
 
 

@@ -9,6 +9,8 @@
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
+// Compiled once, whichever path calls it: the same code in every entry would take several times as long to build.
+#define SHARED static __attribute__((noinline))
 
 enum dtype { F32, BF16 };
 enum { MAX_HEAD_DIM = 256 };
@@ -189,18 +191,37 @@ INLINE void accumulate(float *output, const float *weights, struct tile tile, in
 
 // region tile_step
 // One step of the online softmax up to its weights, which replace the scores.
-INLINE void weigh_scores(struct row *row, float *scores, int64_t count, int64_t head_dim)
+SHARED void weigh_scores(struct row *restrict row, float *restrict scores, int64_t count, int64_t head_dim)
 {
     rescale(row, tile_max(scores, count, row->max), head_dim);
     row->weight_sum += weigh(scores, count, row->max);
 }
 
 // One whole step: the first `count` keys of the tile, for one row.
-INLINE void attend_tile(struct row *row, struct tile tile, int64_t count, struct workspace *workspace)
+INLINE void attend_typed_tile(struct row *row, struct tile tile, int64_t count, struct workspace *workspace)
 {
     score_tile(workspace->scores, row, tile, count);
     weigh_scores(row, workspace->scores, count, tile.head_dim);
     accumulate(row->output, workspace->scores, tile, count);
+}
+
+SHARED void attend_f32_tile(struct row *restrict row, struct tile tile, int64_t count,
+                            struct workspace *restrict workspace)
+{
+    tile.dtype = F32;
+    attend_typed_tile(row, tile, count, workspace);
+}
+
+SHARED void attend_bf16_tile(struct row *restrict row, struct tile tile, int64_t count,
+                             struct workspace *restrict workspace)
+{
+    tile.dtype = BF16;
+    attend_typed_tile(row, tile, count, workspace);
+}
+
+INLINE void attend_tile(struct row *row, struct tile tile, int64_t count, struct workspace *workspace)
+{
+    (tile.dtype == F32 ? attend_f32_tile : attend_bf16_tile)(row, tile, count, workspace);
 }
 // endregion tile_step
 
