@@ -34,6 +34,15 @@ class Packed:
     most_keys: int
 
 
+@dataclass(frozen=True)
+class Padded:
+    """A batch with padding: which of its rows are tokens that ask and tokens that are seen, laid together."""
+
+    asking: torch.Tensor
+    seen: torch.Tensor
+    packed: Packed
+
+
 Whole = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Packed], torch.Tensor]
 Cached = Callable[[torch.Tensor, StaticCache, int], torch.Tensor]
 
@@ -71,15 +80,15 @@ def _mask(
     mask_function: object = causal_mask_function,
     attention_mask: torch.Tensor | None = None,
     **_: object,
-) -> torch.Tensor | str | None:
-    """The padding mask as it came, None without padding; sequences packed by position alone are only marked."""
+) -> Padded | str | None:
+    """Where tokens lie, once for all layers; None without padding. Sequences packed by position alone are marked."""
     if isinstance(q_offset, torch.Tensor) or q_offset + q_length != kv_offset + kv_length:
         raise Refusal("a static cache of transformers is not supported: use kernelbraid's Decoder, or a DynamicCache")
     if mask_function is not causal_mask_function:
         return PACKED
     if attention_mask is None or bool(attention_mask.all()):
         return None
-    return attention_mask
+    return _laid_together(attention_mask, q_length)
 
 
 def _function(whole: Whole, cached: Cached) -> Callable[..., tuple[torch.Tensor, None]]:
@@ -88,7 +97,7 @@ def _function(whole: Whole, cached: Cached) -> Callable[..., tuple[torch.Tensor,
         query: torch.Tensor,
         key: torch.Tensor | None,
         value: torch.Tensor | None,
-        attention_mask: torch.Tensor | str | None,
+        attention_mask: Padded | str | None,
         scaling: float | None = None,
         dropout: float = 0.0,
         sliding_window: int | None = None,
@@ -110,12 +119,12 @@ def _function(whole: Whole, cached: Cached) -> Callable[..., tuple[torch.Tensor,
             most = max_length_q or int(torch.diff(cu_seq_lens_q).max())
             starts = cu_seq_lens_q.int()
             return _packed(whole, q, k, v, Packed(starts, starts, most, most)), None
-        if isinstance(attention_mask, str):
+        if isinstance(attention_mask, Padded):
+            return _padded(whole, q, k, v, attention_mask), None
+        if attention_mask is not None:
             _require_whole_rows(module, position_ids)
-        if attention_mask is None or isinstance(attention_mask, str):
-            packed = Packed(_starts(q), _starts(k), q.shape[1], k.shape[1])
-            return _packed(whole, q, k, v, packed), None
-        return _padded(whole, q, k, v, attention_mask), None
+        packed = Packed(_starts(q), _starts(k), q.shape[1], k.shape[1])
+        return _packed(whole, q, k, v, packed), None
 
     return attend
 
@@ -148,13 +157,19 @@ def _packed(whole: Whole, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pac
     return whole(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), packed).view(q.shape)
 
 
-def _padded(whole: Whole, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Tokens laid together, and their rows put back; padding stays zero. mask [batch, keys], queries are the last."""
-    asking = mask[:, -q.shape[1] :]
-    rows, seen = (each.flatten().nonzero().squeeze(1) for each in (asking, mask))
-    queries, keys = (each.sum(1, dtype=torch.int32) for each in (asking, mask))
-    packed = Packed(_running(queries), _running(keys), int(queries.max()), int(keys.max()))
-    out = whole(q.flatten(0, 1)[rows], k.flatten(0, 1)[seen], v.flatten(0, 1)[seen], packed)
+def _laid_together(mask: torch.Tensor, asking: int) -> Padded:
+    """Of a mask [batch, keys], the last `asking` of which are queries. The device is waited for."""
+    masks = (mask[:, -asking:], mask)
+    rows = [each.flatten().nonzero().squeeze(1) for each in masks]
+    counts = [each.sum(1, dtype=torch.int32) for each in masks]
+    packed = Packed(_running(counts[0]), _running(counts[1]), int(counts[0].max()), int(counts[1].max()))
+    return Padded(rows[0], rows[1], packed)
+
+
+def _padded(whole: Whole, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, padded: Padded) -> torch.Tensor:
+    """Tokens laid together, and their rows put back; padding stays zero."""
+    rows, seen = padded.asking, padded.seen
+    out = whole(q.flatten(0, 1)[rows], k.flatten(0, 1)[seen], v.flatten(0, 1)[seen], padded.packed)
     return torch.zeros_like(q).flatten(0, 1).index_copy(0, rows, out).view(q.shape)
 
 

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 from kernelbraid.kernels import unify  # noqa: E402
+from kernelbraid.kernels.models import attending  # noqa: E402
 from kernelbraid.kernels.models.agreement import first_differing_module, logits_agree  # noqa: E402
 from kernelbraid.kernels.models.decoding import Decoder  # noqa: E402
 from kernelbraid.kernels.models.refusal import Refusal  # noqa: E402
@@ -208,6 +209,25 @@ def test_padding_on_the_left_changes_nothing(small: Small, ids: Any) -> None:
 
     # then
     assert (padded[0, 5:] - logits(model, ids[:1, 5:])[0]).abs().max() < NEAR
+
+
+def test_a_padded_batch_is_laid_together_once_for_all_layers(
+    small: Small, ids: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    waits: list[int] = []
+    lay = attending._laid_together
+    monkeypatch.setattr(attending, "_laid_together", lambda *given: waits.append(1) or lay(*given))
+    model = unify(small("qwen3"))
+    mask = torch.ones_like(ids)
+    mask[1, 13:] = 0
+
+    # when
+    padded = logits(model, ids, attention_mask=mask)
+
+    # then
+    assert len(waits) == 1
+    assert (padded[1, :13] - logits(model, ids[1:2, :13])[0]).abs().max() < NEAR
 
 
 def test_packed_sequences_do_not_see_each_other(small: Small, ids: Any) -> None:
