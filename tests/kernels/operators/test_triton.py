@@ -1,5 +1,6 @@
 """What is shipped for Triton, without a GPU: every root and every mechanism compiles, within limits, by the rules."""
 
+import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from kernelbraid.kernels.audit.cuda.policy import forbidden
-from kernelbraid.kernels.operators.cases import Call, load_module, load_reference
+from kernelbraid.kernels.operators.cases import Call, load_reference
 from kernelbraid.kernels.operators.catalogue import Facts, Mechanism, apply, load_catalogue
 from kernelbraid.kernels.operators.operator import (
     Entry,
@@ -38,12 +39,10 @@ ROOT_LIMITS = {
 BY_ROWS_LIMITS = {"registers": 170, "shared_bytes": 10_000, "spill_bytes": 16, "launches": 1}
 """Those of the operators that read and write each row once, in one launch; a predicate or two may be spilled."""
 SM_90_SPILL_BYTES = 160
-BEST: Mapping[str, tuple[str, ...]] = {
-    name: found
-    for name in NAMES
-    if (found := vars(load_module(load_operator(name, "triton").folder / "triton" / "catalogue.py")).get("BEST"))
-}
-"""Mechanisms by operator whose product ships as its best."""
+SHIPPED = [
+    name for name in NAMES if name != "attention" and (load_operator(name, "triton").folder / "triton/best").is_dir()
+]
+"""Operators with a best; that of attention is compiled by a test of its own."""
 EVERYTHING = Facts(frozenset(), {"full": 0.5, "decode": 0.5, "bfloat16": 1.0}, {}, 0, 0)
 
 Calls = Iterable[tuple[Entry, Mapping[str, int]]]
@@ -170,14 +169,23 @@ def test_a_mechanism_keeps_the_rules_and_edits_what_its_scope_says_and_only_once
             apply([chosen], after)
 
 
-@pytest.mark.parametrize("name", BEST)
-def test_the_best_is_the_root_after_mechanisms_of_the_catalogue(name: str) -> None:
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_best_keeps_the_rules_for_candidates_and_has_the_roots_regions(name: str) -> None:
     operator = load_operator(name, "triton")
-    catalogue = {each.name: each for each in load_catalogue(operator, "triton")}
-    assert dict(operator.best_sources()) == apply([catalogue[each] for each in BEST[name]], operator.root_sources())
+    symbols = tuple(entry.symbol for entry in operator.entries)
+    assert forbidden(dict(operator.best_sources()), operator.libraries, symbols) is None
+    assert {region.name for region in operator.regions} == set(regions(operator.best_sources())) - {FRAME}
 
 
-@pytest.mark.parametrize("name", BEST)
+def test_a_fused_norm_adds_squares_as_the_norm_does() -> None:
+    """The bits are compared on a device; here the words that make the sum, and in how many warps."""
+    names = ("rms_norm", "fused_add_rms_norm")
+    alone, fused = (load_operator(name, "triton").best_sources()["kernel.py"] for name in names)
+    for what in (r"^WARPS = \d+$", r"^def normalised\(.*?\n\n"):
+        assert re.findall(what, alone, re.M | re.S) == re.findall(what, fused, re.M | re.S) != []
+
+
+@pytest.mark.parametrize("name", SHIPPED)
 def test_the_best_compiles_for_what_is_timed_within_the_roots_limits(
     name: str, compiler: TritonCompiler, tmp_path: Path
 ) -> None:

@@ -49,5 +49,3 @@ CATALOGUE: tuple[Mechanism, ...] = (
     *(_mechanism(f"warps_of_{each}", f"{each} elements a thread", partial(_by_size, each)) for each in THREAD_ELEMENTS),
     *(_mechanism(f"warps_{count}", f"{count} warps for a row", partial(_warps, count)) for count in WARPS),
 )
-BEST = ("warps_4",)
-"""The mechanisms that make `best` of the root: those of rms_norm, whose bits it has."""

@@ -133,5 +133,3 @@ CATALOGUE: tuple[Mechanism, ...] = (
     _streamed_mechanism("full"),
     _streamed_mechanism("decode"),
 )
-BEST = ("warps_4",)
-"""The mechanisms that make `best` of the root: i0001 of examples/campaigns/rms_norm-h200.jsonl.gz."""
