@@ -25,6 +25,7 @@ RECOMPUTING = ("stock", UNMASKED)
 COMPARED = (("stock", "library"), ("stock", "unified"), (UNMASKED, "unified"), ("library", "unified"))
 STARVED = {"TORCH_BLAS_PREFER_CUBLASLT": "1", "CUBLAS_WORKSPACE_CONFIG": ":16:8", "CUBLASLT_WORKSPACE_SIZE": "1"}
 ARMS = ("stock", "library", "unified")
+SHOWN = ("stock", UNMASKED, "library", "library_triton", "unified")
 TIMEOUT_S = 420.0
 MODULE = "kernelbraid.ops.bench.layer_phases"
 
@@ -96,7 +97,7 @@ def table(result: Result) -> Iterator[str]:
     yield "| model | arm | " + " | ".join(phases) + " | sum | stock / arm | library / arm |"
     yield "|---" * (len(phases) + 5) + "|"
     for model in WIDTHS:
-        for arm in result["ms"]:
+        for arm in (arm for arm in SHOWN if arm in result["ms"]):
             ms = result["ms"][arm].get(model)
             if ms is not None:
                 yield _row(result, model, arm, [ms[phase] for phase in phases])
@@ -106,7 +107,7 @@ def _row(result: Result, model: str, arm: str, ms: Sequence[float]) -> str:
     total = result["sum_ms"][arm][model]
     others = (result["sum_ms"].get(other, {}).get(model) for other in ("stock", "library"))
     ratios = " | ".join(f"{other / total:.2f}" if other else "" for other in others)
-    return f"| {model} | {arm} | " + " | ".join(f"{each:.4f}" for each in ms) + f" | {total:.1f} | {ratios} |"
+    return f"| {model} | {arm} | " + " | ".join(f"{each:.3f}" for each in ms) + f" | {total:.1f} | {ratios} |"
 
 
 def _lines(arms: Sequence[str], models: Sequence[str]) -> list[Line]:

@@ -1,5 +1,8 @@
 """Sums and ratios of the layer benchmark; its times need a GPU."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from kernelbraid.ops.bench import layers
@@ -79,3 +82,18 @@ def test_a_process_that_dies_is_a_failure_and_not_a_gap(monkeypatch: pytest.Monk
 
     # then
     assert "No module named" in result["failed"][0]["failed"]
+
+
+def test_the_readme_shows_the_recorded_table() -> None:
+    # given
+    root = Path(__file__).resolve().parents[2]
+    record = json.loads((root / "ops" / "bench" / "records" / "2026-11-30-layers.json").read_text())
+
+    # when
+    shown = (root / "kernels" / "models" / "README.md").read_text()
+
+    # then
+    assert "\n".join(table(record)) in shown
+    assert not record["failed"]
+    for before, mean in ((pair, record["times_better"][f"{pair}/unified"]["mean"]) for pair in ("stock", "library")):
+        assert f"{mean:.2f} times better than" in shown, before
