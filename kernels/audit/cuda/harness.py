@@ -1,4 +1,4 @@
-"""The audit of one operator's Python implementations: the CPU harness's order of things, on a device's memory.
+"""The audit of one operator's Python implementations, on a device's memory.
 
 The auditor's process owns the device's memory and the clock and never imports torch. A candidate runs in processes
 forked from the zygote. The device's lock is held while anything runs on it, checks included: another audit's kernels
@@ -9,7 +9,6 @@ import os
 import platform
 import secrets
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,6 +20,7 @@ import numpy as np
 from kernelbraid.kernels.audit import environment as machine
 from kernelbraid.kernels.audit import lock, stages, statistics
 from kernelbraid.kernels.audit.artifact import Artifact
+from kernelbraid.kernels.audit.auditor import RUNNER_FAULTS, Auditor
 from kernelbraid.kernels.audit.checks import Case, cases_of, timed_cases
 from kernelbraid.kernels.audit.clock import Pace
 from kernelbraid.kernels.audit.cores import on_cores
@@ -39,9 +39,7 @@ from kernelbraid.kernels.audit.cuda.spares import Spares
 from kernelbraid.kernels.audit.cuda.twins import broken_twin
 from kernelbraid.kernels.audit.cuda.vault import Vault
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed, InfrastructureFailed
-from kernelbraid.kernels.audit.harness import RUNNER_FAULTS, Harness, Progress
 from kernelbraid.kernels.audit.limits import Limits
-from kernelbraid.kernels.audit.native import native_programs
 from kernelbraid.kernels.audit.outcome import (
     CANDIDATE,
     INCUMBENT,
@@ -53,12 +51,10 @@ from kernelbraid.kernels.audit.outcome import (
     Infrastructure,
     TimingOutcome,
 )
+from kernelbraid.kernels.audit.progress import Progress
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
-from kernelbraid.kernels.audit.scratch import scratch_folder
 from kernelbraid.kernels.audit.stages import Repeatable
-from kernelbraid.kernels.operators.cases import load_reference
 from kernelbraid.kernels.operators.operator import Operator
-from kernelbraid.kernels.toolchains.cc import find_compiler
 from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
 
 HERE = Path(__file__).resolve().parent
@@ -68,7 +64,7 @@ SPARES = 11
 """Two processes that check a candidate, two that screen it, two sets of three that confirm it, and the empty one's."""
 
 
-class DeviceHarness(Harness):
+class DeviceHarness(Auditor):
     """Audits for one operator on one device; several threads may audit, the device's lock makes them take turns.
 
     `sandbox` None takes Landlock, and nothing at all where that does not work; `environment().sandbox` says which.
@@ -76,7 +72,7 @@ class DeviceHarness(Harness):
     Raises MissingToolchain without a C compiler (for the box), DeviceLost when the device cannot be used.
     """
 
-    _screening, _confirming = SCREEN, CONFIRMATION
+    _confirming = CONFIRMATION
 
     def __init__(
         self,
@@ -90,34 +86,19 @@ class DeviceHarness(Harness):
         limits: Limits | None = None,
         sanitizer: Path | None = None,
     ) -> None:
-        self.operator = operator
+        super().__init__(operator, timing_lock or lock.device_lock_path(device.facts.uuid), limits)
         self.device = device
-        self._reference = load_reference(operator)
-        self._limits = limits or Limits()
-        self._timing_lock = timing_lock or lock.device_lock_path(device.facts.uuid)
-        self._compiler = find_compiler()
-        self._native = native_programs(self._compiler)
-        self._scratch = scratch_folder()
-        self._weights = {workload.name: workload.weight for workload in operator.workloads}
-        self._bounds = {workload.name: workload.limit_ratio for workload in operator.workloads}
-        self._symbols = [entry.symbol for entry in operator.entries]
-        self._artifacts: dict[str, Artifact] = {}
-        self._building = threading.Lock()
-        cores = sorted(os.sched_getaffinity(0))
-        self._timing_cpu, self._other_cpus = cores[-1], frozenset(cores[:-1] or cores)
         self._timing_cores = timing_cores()
-        self._building_cores = frozenset(cores) - set().union(*self._timing_cores)
+        self._building_cores = os.sched_getaffinity(0) - set().union(*self._timing_cores)
         self._facts, self._backend = compiler, backend
         self._sanitizer = sanitizer
-        self._paces: dict[str, Pace] = {}
         self.profile = Profile()
         """Of the last audit or timing, where one runs at a time."""
         rng = np.random.default_rng(secrets.randbits(128))
         self._vault = Vault(device, operator, self._reference, rng, CHECKED_MESSAGES * self._limits.message_bytes)
         self._inputs, self._outputs = self._allocate()
-        self._empty = self._floor = bare(self._empty_candidate().sources)
+        self._empty = bare(self._empty_candidate().sources)
         self._zygote: Zygote | None = None
-        self._ceilings: Mapping[str, float] = {}
         self._spares = Spares(self._blank, self._reap)
         self._sandbox, self._refusal = self._start(sandbox)
         self._candidate_builder = make_builder(self._native, self._sandbox, self._limits, self._scratch)
@@ -223,7 +204,7 @@ class DeviceHarness(Harness):
         for box in (wanted,) if wanted is not None else (Sandbox(SandboxKind.LANDLOCK), Sandbox(SandboxKind.NONE)):
             try:
                 self._zygote = Zygote(self._settings(box))
-                self._health_check(box, self._empty)
+                self._prove_health()
                 self._ceilings = self._measured()
                 self._spares.prepare(SPARES)
                 return box, None
@@ -264,10 +245,10 @@ class DeviceHarness(Harness):
         if self._zygote is not None:
             self._zygote.reap_abandoned()
 
-    def _health_check(self, box: Sandbox, floor: Artifact) -> None:
+    def _prove_health(self) -> None:
         """Load the empty candidate in a fresh process and see a word through the device."""
         with self._blank() as runner:
-            runner.load(floor, self._symbols)
+            runner.load(self._empty, self._symbols)
         self.device.fill(self._outputs.buffer, 0, 4, 0x5AFE5AFE)
         self.device.settle()
         if bytes(self.device.download(self._outputs.buffer, 0, 4)) != b"\xfe\x5a\xfe\x5a":
@@ -282,17 +263,10 @@ class DeviceHarness(Harness):
             if self._zygote is not None and not self._zygote.alive:
                 self._restart()
 
-    def _artifact(self, candidate: Candidate, due: Sequence[Case] = ()) -> Artifact:
-        """The candidate's artifact, built once, away from cores that time; a shape that is due and was not compiled for
-        is compiled as it runs."""
-        with self._building:
-            found = self._artifacts.get(candidate.digest)
-        if found is None:
-            with self.profile.phase("build"), on_cores(self._building_cores):
-                found = self._candidate_builder.build(candidate, due)
-            with self._building:
-                self._artifacts.setdefault(candidate.digest, found)
-        return found
+    def _built(self, candidate: Candidate, due: Sequence[Case]) -> Artifact:
+        """Away from the cores that time; a shape that is due and was not compiled for is compiled as it runs."""
+        with self.profile.phase("build"), on_cores(self._building_cores):
+            return self._candidate_builder.build(candidate, due)
 
     def _build(self, candidate: Candidate, progress: Progress) -> None:
         """Compiled for what is due."""

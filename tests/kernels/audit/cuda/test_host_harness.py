@@ -234,7 +234,7 @@ def test_health_is_proved_while_no_other_audit_is_on_the_device(
 ) -> None:
     # given a look at the lock from outside, whenever an empty candidate runs
     seen: list[bool] = []
-    check = DeviceHarness._health_check
+    check = DeviceHarness._prove_health
 
     def looked(*given: Any) -> None:
         with host_harness._timing_lock.open() as other:
@@ -245,7 +245,7 @@ def test_health_is_proved_while_no_other_audit_is_on_the_device(
                 seen.append(True)
         check(*given)
 
-    monkeypatch.setattr(DeviceHarness, "_health_check", looked)
+    monkeypatch.setattr(DeviceHarness, "_prove_health", looked)
 
     # when a candidate crashes
     outcome = host_audit(entry("os.kill(os.getpid(), 11)"))
