@@ -22,7 +22,7 @@ from kernelbraid.kernels.toolchains.toolchain import Command, Toolchain
 
 REFUSED = 125
 MOST_SOURCE_BYTES = 4 << 20
-LARGE_SOURCE_BYTES = 8 << 10
+LARGE_SOURCE_BYTES = 11 << 10
 """From here on several processes compile faster than one, though each of them has to be started."""
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
 
