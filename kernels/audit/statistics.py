@@ -20,10 +20,9 @@ MOST_DELTA_RATIO = 0.008
 STANDARD_ERRORS_IN_DELTA = 3.0
 LEAST_GROUPS = 8
 """Groups of a confirmation that may promote; with fewer, their own scatter says too little of the error."""
-LARGE_GAIN_RATIO = 0.05
 LATE_ALPHA = 5e-5
-"""Of a gain like this fewer tell enough, where even the bound at a thirtieth confirmation's alpha, which is wide with
-few groups, clears the margin: an error of the error does not matter there."""
+"""Fewer tell enough where even the bound at a thirtieth confirmation's alpha, which few groups make wide, clears the
+margin: the looks at fewer than LEAST_GROUPS together err less often than one at a first confirmation's."""
 LIKELY_ERRORS = 5.0
 LIKELY_GROUPS = 24
 """A bound lies so many standard errors above its estimate at a late confirmation's alpha: to come that close to the
@@ -100,8 +99,7 @@ def needs_more_groups(blocks: Blocks, weights: Mapping[str, float], limits: Mapp
     if margin > MOST_DELTA_RATIO:
         return True
     if blocks.groups < LEAST_GROUPS:
-        wide = mean + student_t_quantile(1 - LATE_ALPHA, blocks.groups - 1) * error
-        return mean >= math.log(1 - LARGE_GAIN_RATIO) or wide > math.log(1 - margin)
+        return mean + student_t_quantile(1 - LATE_ALPHA, blocks.groups - 1) * error > math.log(1 - margin)
     return mean + LIKELY_ERRORS * error > math.log(1 - margin) and blocks.groups < LIKELY_GROUPS
 
 
