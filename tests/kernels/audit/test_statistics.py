@@ -260,7 +260,7 @@ def test_a_confirmation_takes_more_groups_until_its_margin_is_small_enough() -> 
     assert few.groups == plan.CONFIRMATION.groups
     small = stages.confirm(Simulated(rng, 0.99, restart_noise=0.001, drift=0.002, noise=quiet), WEIGHTS, LIMITS)
     assert few.groups < small.groups <= statistics.LEAST_GROUPS
-    many = stages.confirm(Simulated(rng, 0.8, restart_noise=0.015), WEIGHTS, LIMITS)
+    many = stages.confirm(Simulated(rng, 0.8, restart_noise=0.03), WEIGHTS, LIMITS)
     assert statistics.LEAST_GROUPS < many.groups <= plan.CONFIRMATION.most_groups
     assert len(many.samples_ns[ROOT]) == plan.BESIDE_GROUPS
 
