@@ -255,12 +255,13 @@ def test_a_confirmation_ends_as_soon_as_there_is_no_gain() -> None:
 
 
 def test_a_confirmation_takes_more_groups_until_its_margin_is_small_enough() -> None:
-    rng = np.random.default_rng(28)
-    few = stages.confirm(Simulated(rng, 0.8, restart_noise=0.001, drift=0.002, noise=quiet), WEIGHTS, LIMITS)
+    def groups(seed: int, gain: float, noisy: bool) -> Blocks:
+        still = Simulated(np.random.default_rng(seed), 1 - gain, restart_noise=0.001, drift=0.002, noise=quiet)
+        return stages.confirm(replace(still, restart_noise=0.03) if noisy else still, WEIGHTS, LIMITS)
+
+    few, small, many = (groups(28, gain, noisy) for gain, noisy in ((0.2, False), (0.01, False), (0.2, True)))
     assert few.groups == plan.CONFIRMATION.groups
-    small = stages.confirm(Simulated(rng, 0.99, restart_noise=0.001, drift=0.002, noise=quiet), WEIGHTS, LIMITS)
     assert few.groups < small.groups <= statistics.LEAST_GROUPS
-    many = stages.confirm(Simulated(rng, 0.8, restart_noise=0.03), WEIGHTS, LIMITS)
     assert statistics.LEAST_GROUPS < many.groups <= plan.CONFIRMATION.most_groups
     assert len(many.samples_ns[ROOT]) == plan.BESIDE_GROUPS
 
