@@ -36,7 +36,7 @@ _FRAME = struct.Struct("<II")
 _FAULT = struct.Struct("<iiiiiiQq")
 _PAYLOAD_BYTES = {READY: 0, DONE: 8}
 _IN_INPUT, _IN_GUARD = 1, 2
-_STOP_WAIT_S = 1.0
+_STOP_WAIT_S = 3.0
 _WORKED_NS = 50_000
 """Processor time between an answer and the next message that no runner needs: it only goes to wait there."""
 _WORKED_TIMES, _WORKED_RATIO = 5, 0.15
