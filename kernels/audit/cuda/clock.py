@@ -26,7 +26,7 @@ from kernelbraid.kernels.audit.cuda.device import Conditions
 from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
 from kernelbraid.kernels.audit.cuda.profile import Profile
 from kernelbraid.kernels.audit.cuda.runner import Answered, DeviceRunner
-from kernelbraid.kernels.audit.cuda.samples import Sampler
+from kernelbraid.kernels.audit.cuda.samples import REFERENCES_TOGETHER, Sampler
 from kernelbraid.kernels.audit.cuda.spares import Spares
 from kernelbraid.kernels.audit.cuda.stash import Stash, read
 from kernelbraid.kernels.audit.cuda.vault import Message, Vault
@@ -200,15 +200,19 @@ class DeviceSession:
         """
         if not self.copies:
             return 0
-        runner = self._untimed()
+        runner, references = self._untimed(), ThreadPoolExecutor(REFERENCES_TOGETHER)
+        sampler = Sampler(self.operator, self.reference, self.inputs, self.rng, references)
         try:
+            with self.profile.phase("samples drawn"):
+                drawn = [sampler.draw(copy) for copy in self.copies]
             for number, copy in enumerate(self.copies):
                 with self.profile.phase("repeats of copies"):
                     self._repeat(runner, copy, number < most_references)
                 with self.profile.phase("samples of copies"):
-                    Sampler(self.operator, self.reference, self.inputs, self.rng).compare(runner, copy)
+                    sampler.compare(runner, drawn[number])
             return len(self.copies)
         finally:
+            references.shutdown(cancel_futures=True)
             self._forget_copies()
             runner.freeze()
 

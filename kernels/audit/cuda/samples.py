@@ -5,7 +5,7 @@ A decode call is compared with smaller ones: checks have seen those agree with t
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ from kernelbraid.kernels.audit.outcome import Correctness
 from kernelbraid.kernels.operators.cases import Agreement, Call, Reference
 from kernelbraid.kernels.operators.operator import Check, Entry, Hidden, Operator, Workload
 
+REFERENCES_TOGETHER = 8
+"""Nothing is timed meanwhile."""
 SAMPLE_DRAWS = 8
 """Draws of which the shapes are compiled ahead; a sample of another one is compiled as it runs."""
 
@@ -62,43 +64,59 @@ def _likely(entry: Entry, dims: Mapping[str, int], reference: Reference) -> Mapp
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Parts of one copied call, by rows, and what they must come close to; by the calls' ids, as parts share calls."""
+
+    copy: Copy
+    samples: Sequence[Agreement]
+    exact: Mapping[int, Future[Mapping[str, NDArray[np.float64]]]]
+
+
 @dataclass(frozen=True)
 class Sampler:
-    """Compares copied calls with decode calls that run in an untimed process."""
+    """Compares copied calls with decode calls that run in an untimed process; float64 is worked out by `references`."""
 
     operator: Operator
     reference: Reference
     inputs: DeviceInputs
     rng: np.random.Generator
+    references: Executor
 
-    def compare(self, runner: DeviceRunner, copy: Copy) -> int:
-        """How many parts of a call were compared, each with float64 and bit for bit with a decode call of its own.
-
-        Raises CandidateFailed (inaccurate, disagreement).
-        """
+    def draw(self, copy: Copy) -> Drawn:
+        """Parts of a call, read from the device."""
         entry = self.operator.entry(copy.workload.entry)
         if (paths := paths_of(self.operator, entry)) is None:
-            return 0
+            return Drawn(copy, (), {})
         assert isinstance(copy.inputs, Stash), "copies of a device's session lie there"
         assert isinstance(copy.outputs, Stash), "copies of a device's session lie there"
         call = Call(entry, copy.workload.dims, copy.inputs.lazy())
         samples = _read(list(self.reference.samples(call, paths[1], self.rng)))
-        if samples:
-            timed = {name: _by_rows(values, name, *paths) for name, values in copy.outputs.lazy().items()}
-            self._compare(runner, samples, Copy(copy.workload, call.inputs, timed))
-        return len(samples)
+        timed = (
+            {name: _by_rows(values, name, *paths) for name, values in copy.outputs.lazy().items()} if samples else {}
+        )
+        exact = {
+            key: self.references.submit(self.reference.reference, part.entry, part.dims, part.inputs)
+            for key, part in {id(sample.call): sample.call for sample in samples}.items()
+        }
+        return Drawn(Copy(copy.workload, {}, timed), samples, exact)
 
-    def _compare(self, runner: DeviceRunner, samples: Sequence[Agreement], copy: Copy) -> None:
-        for sample in samples:
-            self._accurate(sample, copy)
-        self._agree(runner, samples, copy)
+    def compare(self, runner: DeviceRunner, drawn: Drawn) -> int:
+        """How many parts of a call were compared, each with float64 and bit for bit with a decode call of its own.
 
-    def _accurate(self, sample: Agreement, copy: Copy) -> None:
-        call = sample.call
-        exact = self.reference.reference(call.entry, call.dims, call.inputs)[sample.output]
-        tolerance = self.operator.tolerances[call.entry.dtype]
-        if problem := inaccuracy(copy.outputs[sample.output][sample.index], exact, tolerance):
-            raise CandidateFailed(Correctness.INACCURATE, f"{_where(sample, copy)}: {problem}")
+        Raises CandidateFailed (inaccurate, disagreement).
+        """
+        for sample in drawn.samples:
+            self._accurate(sample, drawn)
+        if drawn.samples:
+            self._agree(runner, drawn.samples, drawn.copy)
+        return len(drawn.samples)
+
+    def _accurate(self, sample: Agreement, drawn: Drawn) -> None:
+        exact = drawn.exact[id(sample.call)].result()[sample.output]
+        tolerance = self.operator.tolerances[sample.call.entry.dtype]
+        if problem := inaccuracy(drawn.copy.outputs[sample.output][sample.index], exact, tolerance):
+            raise CandidateFailed(Correctness.INACCURATE, f"{_where(sample, drawn.copy)}: {problem}")
 
     def _agree(self, runner: DeviceRunner, samples: Sequence[Agreement], copy: Copy) -> None:
         """All of them in one message; calls of which several outputs are compared are made once."""

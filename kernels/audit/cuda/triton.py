@@ -61,6 +61,8 @@ class TritonBuild:
         known = declared(self.operator)
         new = [case for case in due if case.dims not in known]
         calls = [*self._calls, *_calls_of_cases(self.operator, new)]
+        # Kernels of the full path take longest to compile, so nobody should wait for one that was begun last.
+        calls.sort(key=lambda call: call[0].path != "full")
         limits = replace(self.limits, build_address_bytes=BUILD_ADDRESS_BYTES)
         workers = max(1, min(MOST_WORKERS, (os.cpu_count() or 1) - 2))
         compiler = replace(self.compiler.for_calls(calls), workers=workers)
