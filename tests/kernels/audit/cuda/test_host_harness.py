@@ -17,8 +17,11 @@ from typing import Any
 import pytest
 
 from kernelbraid.kernels.audit import checks
+from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.cuda import clock, harness
 from kernelbraid.kernels.audit.cuda.harness import DeviceHarness
+from kernelbraid.kernels.audit.cuda.sanitizer import Sanitizer
+from kernelbraid.kernels.audit.failure import CandidateFailed
 from kernelbraid.kernels.audit.outcome import AuditOutcome, Candidate, Correctness, Infrastructure
 
 Audit = Callable[[str], AuditOutcome]
@@ -253,3 +256,27 @@ def test_health_is_proved_while_no_other_audit_is_on_the_device(
     # then
     assert outcome.verdict is Correctness.CRASHED
     assert seen == [True]
+
+
+@pytest.mark.parametrize("work", [12, 40], ids=["faster", "slower"])
+def test_sanitizer_stands_before_a_promotion_alone(
+    host_harness: DeviceHarness, monkeypatch: pytest.MonkeyPatch, work: int
+) -> None:
+    # given a sanitizer that finds something in whatever it is shown
+    def finds(sanitizer: Sanitizer, artifact: Artifact) -> int:
+        raise CandidateFailed(Correctness.GUARD_OVERWRITTEN, f"{sanitizer.program} found something")
+
+    monkeypatch.setattr(Sanitizer, "check", finds)
+    monkeypatch.setattr(host_harness, "_sanitizer", Path("a sanitizer"))
+    root, candidate = (
+        Candidate(name, {"kernel.py": entry(f"for _ in range({often}): {RIGHT}")})
+        for name, often in (("i0000", 20), ("i0001", work))
+    )
+
+    # when
+    outcome = host_harness.audit(candidate, root, lambda: root)
+
+    # then only what might be promoted was shown to it
+    expected = Correctness.GUARD_OVERWRITTEN if work == 12 else Correctness.VERIFIED
+    assert outcome.verdict is expected, outcome.evidence
+    assert outcome.confirmation is None
