@@ -140,10 +140,12 @@ class CudaDevice:
         return Shared({"handles": [self._handle(buffer) for buffer in buffers], "sizes": sizes})
 
     def upload(self, buffer: Buffer, offset: int, values: Bytes) -> None:
-        """From pageable memory; large uploads are few."""
+        """From pageable memory; large uploads are few. The driver's own call returns once the bytes are staged, and a
+        candidate's process that starts then could read what lay there before: positions that are none, say."""
         flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         source = ctypes.c_void_p(flat.ctypes.data)
         self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(buffer.pointer + offset), source, ctypes.c_size_t(flat.nbytes))
+        self.settle()
 
     def download(self, buffer: Buffer, offset: int, size_bytes: int) -> Bytes:
         """Through pinned memory: fastest for the slices that a clock waits for, and no slower for much."""
