@@ -87,7 +87,7 @@ class Device(Protocol):
         """Let other processes map these buffers, and nothing else."""
 
     def upload(self, buffer: Buffer, offset: int, values: Bytes) -> None:
-        """Host to device; the values are taken when it returns, and there after `settle`."""
+        """Host to device; done when it returns."""
 
     def download(self, buffer: Buffer, offset: int, size_bytes: int) -> Bytes:
         """Device to host: a fresh array."""

@@ -144,7 +144,6 @@ class DeviceRunner:
         """
         self.inputs.upload(layout)
         if self.graphs and layout.index not in self._warm:
-            self.outputs.device.settle()  # a copy from pageable memory may be under way: indices would lead anywhere
             self.capture(layout)
             self.outputs.poison(layout)
         self.outputs.device.settle()
