@@ -2,13 +2,18 @@
 
 A split is an online softmax from scratch over tiles of KEYS keys; splits are merged first to last. The full path does
 both in one program: two warpgroups with 64 queries each, a third one that fetches, and the merged output of earlier
-splits in shared memory. Decode computes splits in parallel programs, and a second kernel merges them.
+splits in registers, but for a quarter of its columns. Decode computes splits in parallel programs, and a second kernel
+merges them.
 
 The full path multiplies queries by keys, decode keys by queries: eight columns hold a KV head's queries where a tile
 of rows would be nearly empty. wgmma adds the products of an element in the order of the inner dimension alone, so both
-give the same bits; maxima do not depend on an order; and a tile's weights are added by halves of the key's index,
-which neither path's layout can change.
+give the same bits; maxima do not depend on an order; and a split's weights are added in an order that neither path's
+layout can change: in each tile by halves of the key's index, but for its bits 1 and 2; tile after tile; and by these
+two bits at the split's end.
 """
+
+# A kernel's tuples grow by addition, and what the compiler decides stands in an `if` of its own.
+# ruff: noqa: RUF005, SIM102
 
 import math
 
@@ -33,30 +38,36 @@ SPLIT, KEYS = 512, 128
 
 
 @gluon.jit
-def halved(weights, AXIS: gl.constexpr):
-    """The sum over KEYS = 128 keys along AXIS by halves: bits 3, 6, 4, 5, 0, 1, 2 of the key's index, one by one."""
-    if AXIS == 1:
-        x = gl.reshape(weights, [weights.shape[0], 2, 2, 2, 2, 2, 2, 2])
-    else:
-        x = gl.reshape(weights, [2, 2, 2, 2, 2, 2, 2, weights.shape[1]])
-    x = gl.sum(x, AXIS + 3)
-    x = gl.sum(x, AXIS)
-    x = gl.sum(x, AXIS + 1)
-    x = gl.sum(x, AXIS)
-    x = gl.sum(x, AXIS + 2)
-    x = gl.sum(x, AXIS + 1)
-    return gl.sum(x, AXIS)
+def quartered(weights):
+    """Sums over a row's KEYS = 128 keys, one for each value of bits 1 and 2 of the key's index.
+
+    The other bits are added by halves, one after the other: 3, 6, 4, 5, 0. All lie in one thread.
+    """
+    x = gl.reshape(weights, [weights.shape[0], 2, 2, 2, 2, 4, 2])
+    x = gl.sum(x, 4)
+    x = gl.sum(x, 1)
+    x = gl.sum(x, 2)
+    x = gl.sum(x, 1)
+    return gl.sum(x, 2)
 
 
 @gluon.jit
-def weighted(scores, top, total, scale, AXIS: gl.constexpr):
-    """A tile's weights, the factor of what came before, and the new maximum and total, by row; keys lie along AXIS."""
-    raised = gl.maximum(top, gl.max(scores, AXIS))
+def added(quarters):
+    """The sum of a split's four: bit 1 of the key's index first, then bit 2."""
+    x = gl.reshape(quarters, [quarters.shape[0], 2, 2])
+    return gl.sum(gl.sum(x, 2), 1)
+
+
+@gluon.jit
+def weighted(scores, top, total, scale):
+    """A tile's weights, the factor of what came before, and the new maximum and four totals, by row."""
+    raised = gl.maximum(top, gl.max(scores, 1))
     finite = gl.where(raised == float("-inf"), 0.0, raised)
-    weights = gl.exp2(gl.fma(scores, scale, gl.expand_dims(-(finite * scale), AXIS)))
+    weights = gl.exp2(gl.fma(scores, scale, -(finite * scale)[:, None]))
     kept = gl.exp2((top - finite) * scale)
-    total = gl.fma(total, kept, gl.convert_layout(halved(weights, AXIS), total.type.layout))
-    return weights, kept, raised, total
+    of_four = gl.convert_layout(kept, gl.SliceLayout(1, total.type.layout))[:, None]
+    sums = gl.convert_layout(quartered(weights), total.type.layout)
+    return weights, kept, raised, gl.fma(total, of_four.broadcast_to(total.shape), sums)
 
 
 # endregion tile
@@ -109,11 +120,12 @@ def as_rows(x: torch.Tensor) -> torch.Tensor:
     return x.view(-1, x.shape[-2] * x.shape[-1])
 
 
-def fetched(x: torch.Tensor, where: int) -> torch.Tensor | TensorDescriptor:
-    """k or v as a kernel fetches tiles of it: by a descriptor, or by pointers."""
+def fetched(x: torch.Tensor, where: int, parts: int = 1) -> torch.Tensor | TensorDescriptor:
+    """k or v as a kernel fetches tiles of it, or parts of their rows: by a descriptor, or by pointers."""
     if where == ANY_PAGES:
         return x
-    return TensorDescriptor.from_tensor(as_rows(x), [KEYS, x.shape[-1]], shared(KEYS, x.shape[-1]))
+    width = x.shape[-1] // parts
+    return TensorDescriptor.from_tensor(as_rows(x), [KEYS, width], shared(KEYS, width))
 
 
 def shared(rows: int, columns: int) -> gl.NVMMASharedLayout:
@@ -130,17 +142,32 @@ def first_row(place, sequence, key, slots, page_tokens, PLACE: gl.constexpr):
 
 
 @gluon.jit
-def gather(
-    x, tile, place, sequence, key, count, head, kv_heads, slots, page_tokens, KEYS: gl.constexpr, D: gl.constexpr
-):
-    """Begin to copy a tile of k or v from its pages; zeros from the sequence's end on."""
+def quotient(x, divisor):
+    """x // divisor of tensors that are not negative: a division for all elements, and for each a product."""
+    unsigned = divisor.to(gl.uint32)
+    found = gl.umulhi(x.to(gl.uint32), gl.full_like(x, 0).to(gl.uint32) + 4294967295 // unsigned).to(gl.int32)
+    return gl.where(x - found * divisor >= divisor, found + 1, found)
+
+
+@gluon.jit
+def rows_of(place, sequence, key, count, slots, page_tokens, KEYS: gl.constexpr, D: gl.constexpr):
+    """The rows of k and v that hold a tile's keys, wherever their pages lie."""
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [gl.num_warps(), 1], [1, 0])
     keys = key + gl.arange(0, KEYS, gl.SliceLayout(1, layout))
-    inside = keys < count
-    page = gl.load(place + sequence * slots + keys // page_tokens, mask=inside, other=0)
-    at = ((page.to(gl.int64) * page_tokens + keys % page_tokens) * kv_heads + head) * D
+    slot = quotient(keys, page_tokens)
+    page = gl.load(place + sequence * slots + slot, mask=keys < count, other=0)
+    return (page - slot) * page_tokens + keys
+
+
+@gluon.jit
+def gather(x, tile, rows, key, count, head, kv_heads, KEYS: gl.constexpr, D: gl.constexpr):
+    """Begin to copy a tile of k or v from its rows; zeros from the sequence's end on."""
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [gl.num_warps(), 1], [1, 0])
+    inside = key + gl.arange(0, KEYS, gl.SliceLayout(1, layout)) < count
+    at = (rows.to(gl.int64) * kv_heads + head) * D
     d = gl.arange(0, D, gl.SliceLayout(0, layout))
     async_copy.async_copy_global_to_shared(tile, x + at[:, None] + d[None, :], mask=inside[:, None])
+    async_copy.commit_group()
 
 
 @gluon.jit
@@ -162,29 +189,6 @@ def end_with_zeros(tile, key, count, ROWS: gl.constexpr, KEYS: gl.constexpr, D: 
 # region full
 ROWS, STAGES, REGISTERS = 128, 2, (240, 24)
 PROGRAMS = 132
-
-
-@gluon.jit
-def scored(scores, key, own, KEYS: gl.constexpr):
-    """A tile's scores, -inf where a key is not seen."""
-    keys = key + gl.arange(0, KEYS, gl.SliceLayout(0, scores.type.layout))
-    return gl.where(keys[None, :] <= own[:, None], scores, float("-inf"))
-
-
-@gluon.jit
-def after(total):
-    """The same total, with an instruction between that is never run: the assembler may not move a wait across it.
-
-    It would wait for the value product before the weights of the next tile are computed, instead of meanwhile.
-    """
-    return gl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.lt.f32 p, $1, 0f00000000; @p nanosleep.u32 10; mov.b32 $0, $1; }",
-        "=r,r",
-        [total],
-        dtype=gl.float32,
-        is_pure=False,
-        pack=1,
-    )
 
 
 @gluon.jit
@@ -228,113 +232,267 @@ def rounds(call):
 
 
 @gluon.jit
-def join(out, earlier, all_top, all_total, top, total, scale, first):
-    """Merge a finished split into the earlier ones, which lie in shared memory; the first one is kept as it is."""
-    layout: gl.constexpr = gl.SliceLayout(1, out.type.layout)
-    if first:
-        earlier.store(out)
-        joined_top, joined_total = top, total
-    else:
-        before, joined, joined_top, joined_total = merged(all_top, all_total, top, total, scale)
-        before, joined = gl.convert_layout(before, layout), gl.convert_layout(joined, layout)
-        earlier.store(gl.fma(out, joined[:, None], earlier.load(out.type.layout) * before[:, None]))
-    gl.thread_barrier()
-    return joined_top, joined_total
+def scored(scores, key, own, KEYS: gl.constexpr):
+    """A tile's scores, -inf where a key is not seen."""
+    keys = key + gl.arange(0, KEYS, gl.SliceLayout(0, scores.type.layout))
+    return gl.where(keys[None, :] <= own[:, None], scores, float("-inf"))
 
 
 @gluon.jit
-def attend(
-    memory,
-    bars,
-    call,
-    y,
-    lse,
-    scale,
-    HALF: gl.constexpr,
-    D: gl.constexpr,
-    KEYS: gl.constexpr,
-    SPLIT: gl.constexpr,
-    STAGES: gl.constexpr,
-):
-    """One warpgroup's 64 queries. The scores of a tile are computed while the values of the last one are added."""
-    queries_s, keys_s, values_s, merged_s = memory
-    queries_full, queries_empty, keys_full, keys_empty, values_full, values_empty, _edge = bars
-    query_heads = call[5]
-    s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
-    o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    w_layout: gl.constexpr = gl.DotOperandLayout(0, o_layout, 2)
-    y_layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
-    s_rows: gl.constexpr = gl.SliceLayout(1, s_layout)
-    o_rows: gl.constexpr = gl.SliceLayout(1, o_layout)
-    q, earlier = queries_s.index(HALF), merged_s.index(HALF)
-    zero = gl.zeros([64, KEYS], gl.float32, s_layout)
-    none = gl.zeros([64], gl.float32, s_rows)
+def after(total):
+    """The same totals, with an instruction between that is never run: the assembler may not move a wait across it.
+
+    It would wait for the value product before the weights of the next tile are computed, instead of meanwhile.
+    """
+    return gl.inline_asm_elementwise(
+        "{ .reg .pred p; .reg .f32 x; min.f32 x, $2, $3; setp.lt.f32 p, x, 0f00000000; @p nanosleep.u32 10;"
+        "mov.b32 $0, $2; mov.b32 $1, $3; }",
+        "=r,=r,r,r",
+        [total],
+        dtype=gl.float32,
+        is_pure=False,
+        pack=2,
+    )
+
+
+@gluon.jit
+def in_two(out):
+    """The left and the right half of the columns."""
+    x = gl.reshape(out, [out.shape[0], 2, out.shape[1] // 2])
+    return gl.split(gl.permute(x, [0, 2, 1]))
+
+
+@gluon.jit
+def whole(left, right, like):
+    """The columns of two halves beside each other."""
+    x = gl.permute(gl.join(left, right), [0, 2, 1])
+    return gl.convert_layout(gl.reshape(x, [left.shape[0], 2 * left.shape[1]]), like.type.layout)
+
+
+@gluon.jit
+def by_row(factor, of):
+    """A factor for each row, as what it multiplies lies."""
+    return gl.convert_layout(factor, gl.SliceLayout(1, of.type.layout))[:, None]
+
+
+@gluon.jit
+def add_split(part, earlier, kept, joined):
+    """Columns of a split's output added to those of the earlier splits."""
+    return gl.fma(part, by_row(joined, part), earlier * by_row(kept, part))
+
+
+@gluon.jit
+def settled(out, earlier, rest_s, kept, joined, ended, only):
+    """Before a tile's values are added: the output in the weights' scale, or an ended split out of the way.
+
+    It is added to the earlier splits, of whose columns a half and a quarter lie in registers and the rest in shared
+    memory; `only` says that there are none.
+    """
+    half, quarter = earlier
+    if ended:
+        left, right = in_two(out)
+        middle, rest = in_two(right)
+        if only:
+            half = left
+            quarter = middle
+            rest_s.store(rest)
+        else:
+            half = add_split(left, half, kept, joined)
+            quarter = add_split(middle, quarter, kept, joined)
+            rest_s.store(add_split(rest, rest_s.load(rest.type.layout), kept, joined))
+    else:
+        out = out * by_row(kept, out)
+    return out, (half, quarter)
+
+
+@gluon.jit
+def all_splits(out, earlier, rest_s, kept, joined):
+    """The last split's output added to the earlier ones."""
+    left, right = in_two(out)
+    middle, rest = in_two(right)
+    left, middle = add_split(left, earlier[0], kept, joined), add_split(middle, earlier[1], kept, joined)
+    rest = add_split(rest, rest_s.load(rest.type.layout), kept, joined)
+    return whole(left, whole(middle, rest, left), out)
+
+
+@gluon.jit
+def write(out, top, total, place, finished_s, y, lse, scale, D: gl.constexpr):
+    """What the queries attend to, and the logarithm of their sum."""
+    start, queries, begin, head, query_heads = place
+    ROWS: gl.constexpr = out.shape[0]
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [ROWS // 16, 1], [1, 0])
+    row = begin + gl.arange(0, ROWS, top.type.layout)
+    gl.store(lse + (start + row).to(gl.int64) * query_heads + head, log_sum(top, total, scale), row < queries)
+    # + 0.0: a split that a row does not see turns -0.0 into 0.0, so every row does
+    out = gl.fma(out, by_row(normalised(total), out), 0.0)
+    finished_s.store(out.to(gl.bfloat16))
+    row, d = begin + gl.arange(0, ROWS, gl.SliceLayout(1, layout)), gl.arange(0, D, gl.SliceLayout(0, layout))
+    at = (start + row).to(gl.int64) * query_heads + head
+    gl.store(y + at[:, None] * D + d[None, :], finished_s.load(layout), (row < queries)[:, None])
+
+
+@gluon.jit
+def begin_scores(tile, taken, mine, bars, zero, STAGES: gl.constexpr):
+    """Begin the products of the queries and a tile's keys."""
+    q, keys_s, _values_s, _rest_s = mine
+    stage = (taken + tile) % STAGES
+    mbarrier.wait(bars[2].index(stage), (taken + tile) // STAGES & 1)
+    return warpgroup_mma(q, keys_s.index(stage).permute([1, 0]), zero, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def begin_values(tile, taken, out, w, earlier, running, mine, bars, TILES: gl.constexpr, STAGES: gl.constexpr):
+    """Begin to add a tile's values to the output."""
+    _q, _keys_s, values_s, rest_s = mine
+    stage = (taken + tile) % STAGES
+    begun = tile % TILES == 0
+    out, earlier = settled(out, earlier, rest_s, running[0], running[1], begun & (tile > 0), tile == TILES)
+    mbarrier.wait(bars[3].index(stage), (taken + tile) // STAGES & 1)
+    return warpgroup_mma(w, values_s.index(stage), out, use_acc=not begun, is_async=True), earlier
+
+
+@gluon.jit
+def weigh(scores, tile, seen, top, total, scale, KEYS: gl.constexpr):
+    """A tile's weights; `seen` are the last keys that the rows see and how many tiles all of them do."""
+    own, clear = seen
+    if tile >= clear:
+        scores = scored(scores, tile * KEYS, own, KEYS)
+    return weighted(scores, top, total, scale)
+
+
+@gluon.jit
+def one_tile(tile, taken, slot, out, w, earlier, running, seen, mine, bars, zero, scale, SHAPE: gl.constexpr):
+    """A tile's scores and the values of the one before, which are added while the weights are computed.
+
+    A split's end is noted here; its output is complete, and merged, only with the next tile.
+    """
+    KEYS: gl.constexpr = SHAPE[0]
+    TILES: gl.constexpr = SHAPE[1]
+    STAGES: gl.constexpr = SHAPE[2]
+    scores = begin_scores(tile, taken, mine, bars, zero, STAGES)
+    out, earlier = begin_values(tile - 1, taken, out, w, earlier, running, mine, bars, TILES, STAGES)
+    scores = warpgroup_mma_wait(1, [scores])
+    _kept, joined, top, total, all_top, all_total = running
+    fresh = tile % TILES == 0
+    start_top, start_total = gl.where(fresh, float("-inf"), top), gl.where(fresh, 0.0, total)
+    weights, kept, next_top, next_total = weigh(scores, tile, seen, start_top, start_total, scale, KEYS)
+    next_total = after(next_total)
+    out, w = warpgroup_mma_wait(0, [out, w])
+    mbarrier.arrive(bars[4].index((slot + tile) % 4))
+    if fresh:
+        ended = gl.convert_layout(added(total), top.type.layout)
+        kept, joined, all_top, all_total = merged(all_top, all_total, top, ended, scale)
+    w = gl.convert_layout(weights.to(gl.bfloat16), w.type.layout)
+    return out, w, earlier, (kept, joined, next_top, next_total, all_top, all_total)
+
+
+@gluon.jit
+def last_values(tile, taken, slot, out, w, earlier, running, mine, bars, scale, SHAPE: gl.constexpr):
+    """The last tile's values added and the splits merged: the output, its maximum and its total."""
+    TILES: gl.constexpr = SHAPE[1]
+    out, earlier = begin_values(tile, taken, out, w, earlier, running, mine, bars, TILES, SHAPE[2])
+    out, w = warpgroup_mma_wait(0, [out, w])
+    mbarrier.arrive(bars[4].index((slot + tile + 1) % 4))
+    _kept, _joined, top, total, all_top, all_total = running
+    total = gl.convert_layout(added(total), top.type.layout)
+    if tile >= TILES:
+        kept, joined, top, total = merged(all_top, all_total, top, total, scale)
+        out = all_splits(out, earlier, mine[3], kept, joined)
+    return out, top, total
+
+
+@gluon.jit
+def attend(memory, bars, call, y, lse, scale, PART: gl.constexpr, D: gl.constexpr, SHAPE: gl.constexpr):
+    """The queries of one warpgroup, 64 of a tile's 128, one tile after the other.
+
+    What was fetched is left slot by slot: a tile's keys together with the values of the tile before.
+    """
+    KEYS: gl.constexpr = SHAPE[0]
+    WARPS: gl.constexpr = gl.num_warps()
+    OWN: gl.constexpr = 16 * WARPS
+    queries_s, keys_s, values_s, rest_s, finished_s = memory
+    s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, KEYS, 16])
+    o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, D, 16])
+    mine = (queries_s.index(PART), keys_s, values_s, rest_s.index(PART))
+    zero = gl.zeros([OWN, KEYS], gl.float32, s_layout)
+    none = gl.zeros([OWN], gl.float32, gl.SliceLayout(1, s_layout))
     taken = 0
     held = 0
     for round in range(rounds(call)):
         _sequence, start, queries, count, head, first, tiles = work(round, call, 128, KEYS)
         if tiles > 0:
-            begin = first + HALF * 64
-            own = count - queries + begin + gl.arange(0, 64, s_rows)
-            clear = (count - queries + begin + 1) // KEYS
-            out = gl.zeros([64, D], gl.float32, o_layout)
-            all_top, all_total = none + float("-inf"), none
-
-            stage = taken % STAGES
-            mbarrier.wait(queries_full.index(HALF), held & 1)
-            mbarrier.wait(keys_full.index(stage), taken // STAGES & 1)
-            scores = warpgroup_mma(q, keys_s.index(stage).permute([1, 0]), zero, use_acc=False, is_async=True)
+            slot, begin = taken + held, first + PART * OWN
+            last = count - queries + begin
+            seen = (last + gl.arange(0, OWN, none.type.layout), (last + 1) // KEYS)
+            out = gl.zeros([OWN, D], gl.float32, o_layout)
+            half, right = in_two(out)
+            earlier = (half, in_two(right)[0])
+            mbarrier.wait(bars[0].index(PART), held & 1)
+            scores = begin_scores(0, taken, mine, bars, zero, SHAPE[2])
             scores = warpgroup_mma_wait(0, [scores])
-            mbarrier.arrive(keys_empty.index(stage))
-            if clear < 1:
-                scores = scored(scores, 0, own, KEYS)
-            weights, kept, top, total = weighted(scores, none + float("-inf"), none, scale, 1)
-            w = gl.convert_layout(weights.to(gl.bfloat16), w_layout)
-            fresh = True
+            mbarrier.arrive(bars[4].index(slot % 4))
+            weights, kept, top, total = weigh(scores, 0, seen, none + float("-inf"), quartered(zero), scale, KEYS)
+            w = gl.convert_layout(weights.to(gl.bfloat16), gl.DotOperandLayout(0, o_layout, 2))
+            running = (kept, none + 0.0, top, total, none + float("-inf"), none + 0.0)
             for tile in range(1, tiles):
-                stage, last = (taken + tile) % STAGES, (taken + tile - 1) % STAGES
-                mbarrier.wait(keys_full.index(stage), (taken + tile) // STAGES & 1)
-                next_scores = warpgroup_mma(q, keys_s.index(stage).permute([1, 0]), zero, use_acc=False, is_async=True)
-                mbarrier.wait(values_full.index(last), (taken + tile - 1) // STAGES & 1)
-                next_out = warpgroup_mma(w, values_s.index(last), out, use_acc=not fresh, is_async=True)
-                scores = warpgroup_mma_wait(1, [next_scores])
-                mbarrier.arrive(keys_empty.index(stage))
-                if tile >= clear:
-                    scores = scored(scores, tile * KEYS, own, KEYS)
-                fresh = tile % (SPLIT // KEYS) == 0
-                start_top, start_total = gl.where(fresh, float("-inf"), top), gl.where(fresh, 0.0, total)
-                weights, kept, next_top, next_total = weighted(scores, start_top, start_total, scale, 1)
-                next_total = after(next_total)
-                out, w = warpgroup_mma_wait(0, [next_out, w])
-                mbarrier.arrive(values_empty.index(last))
-                if fresh:
-                    all_top, all_total = join(
-                        out, earlier, all_top, all_total, top, total, scale, tile == SPLIT // KEYS
-                    )
-                top, total = next_top, next_total
-                out = out * gl.convert_layout(kept, o_rows)[:, None]
-                w = gl.convert_layout(weights.to(gl.bfloat16), w_layout)
-            mbarrier.arrive(queries_empty.index(HALF))
-            last = (taken + tiles - 1) % STAGES
-            mbarrier.wait(values_full.index(last), (taken + tiles - 1) // STAGES & 1)
-            next_out = warpgroup_mma(w, values_s.index(last), out, use_acc=not fresh, is_async=True)
-            out, w = warpgroup_mma_wait(0, [next_out, w])
-            mbarrier.arrive(values_empty.index(last))
-            if tiles > SPLIT // KEYS:
-                before, joined, top, total = merged(all_top, all_total, top, total, scale)
-                before, joined = gl.convert_layout(before, o_rows), gl.convert_layout(joined, o_rows)
-                out = gl.fma(out, joined[:, None], earlier.load(o_layout) * before[:, None])
-            # + 0.0: a split that a row does not see turns -0.0 into 0.0, so every row does
-            out = gl.fma(out, gl.convert_layout(normalised(total), o_rows)[:, None], 0.0)
-            row = begin + gl.arange(0, 64, s_rows)
-            gl.store(lse + (start + row).to(gl.int64) * query_heads + head, log_sum(top, total, scale), row < queries)
-            earlier.store(out)
-            row, d = begin + gl.arange(0, 64, gl.SliceLayout(1, y_layout)), gl.arange(0, D, gl.SliceLayout(0, y_layout))
-            at = (start + row).to(gl.int64) * query_heads + head
-            finished = earlier.load(y_layout).to(gl.bfloat16)
-            gl.store(y + at[:, None] * D + d[None, :], finished, (row < queries)[:, None])
+                out, w, earlier, running = one_tile(
+                    tile, taken, slot, out, w, earlier, running, seen, mine, bars, zero, scale, SHAPE
+                )
+            mbarrier.arrive(bars[1].index(PART))
+            out, top, total = last_values(tiles - 1, taken, slot, out, w, earlier, running, mine, bars, scale, SHAPE)
+            place = (start, queries, begin, head, call[5])
+            write(out, top, total, place, finished_s.index(PART), y, lse, scale, D)
             taken += tiles
             held += 1
+
+
+@gluon.jit
+def base_row(place, sequence, page_tokens, PLACE: gl.constexpr):
+    """The row of a packed sequence's first key; 0 where pages hold the keys."""
+    if PLACE == 0:
+        return gl.load(place + sequence) * page_tokens
+    return 0
+
+
+@gluon.jit
+def fetch_queries(q_d, queries_s, bars, held, row, head, D: gl.constexpr):
+    """Each warpgroup's queries, once it has left those before."""
+    for half in gl.static_range(2):
+        mbarrier.wait(bars[1].index(half), held & 1 ^ 1)
+        mbarrier.expect(bars[0].index(half), 64 * D * 2)
+        at = [row + half * 64, head * D]
+        tma.async_copy_global_to_shared(q_d, at, bars[0].index(half), queries_s.index(half))
+
+
+@gluon.jit
+def copy_tile(x_d, tile, ready, at, head, KEYS: gl.constexpr, D: gl.constexpr):
+    """Begin to copy a tile of k or v that lies in one piece."""
+    mbarrier.expect(ready, KEYS * D * 2)
+    tma.async_copy_global_to_shared(x_d, [at, head * D], ready, tile)
+
+
+@gluon.jit
+def copy_last(v_d, tile, ready, edge, edges, at, head, key, count, KEYS: gl.constexpr, D: gl.constexpr):
+    """Copy v's last tile, with zeros from the sequence's end on."""
+    copy_tile(v_d, tile, edge, at, head, KEYS, D)
+    mbarrier.wait(edge, edges & 1)
+    end_with_zeros(tile, key, count, 8, KEYS, D)
+    mbarrier.arrive(ready)
+
+
+@gluon.jit
+def collect(x, tile, ready, rows, key, count, head, kv_heads, KEYS: gl.constexpr, D: gl.constexpr):
+    """Copy a tile of k or v from its pages."""
+    gather(x, tile, rows, key, count, head, kv_heads, KEYS, D)
+    async_copy.wait_group(0)
+    fence_async_shared()
+    mbarrier.arrive(ready)
+
+
+@gluon.jit
+def await_slot(slot, slot_done):
+    """Until both warpgroups have left a slot, counted from 4 before the first one."""
+    mbarrier.wait(slot_done.index(slot % 4), slot // 4 & 1 ^ 1)
 
 
 @gluon.jit
@@ -350,57 +508,47 @@ def fetch(
     slots,
     page_tokens,
     D: gl.constexpr,
-    KEYS: gl.constexpr,
-    STAGES: gl.constexpr,
+    SHAPE: gl.constexpr,
     PLACE: gl.constexpr,
 ):
     """Fill shared memory with the tiles that the warpgroups attend to, as they leave it."""
-    queries_s, keys_s, values_s, _merged_s = memory
-    queries_full, queries_empty, keys_full, keys_empty, values_full, values_empty, edge = bars
-    group = call[5] // kv_heads
+    KEYS: gl.constexpr = SHAPE[0]
+    STAGES: gl.constexpr = SHAPE[2]
+    queries_s, keys_s, values_s, _rest_s, _finished_s = memory
+    keys_full, values_full, slot_done, edge = bars[2], bars[3], bars[4], bars[5].index(0)
     taken = 0
     held = 0
     edges = 0
     for round in range(rounds(call)):
         sequence, start, _queries, count, head, first, tiles = work(round, call, 128, KEYS)
+        base = base_row(place, sequence, page_tokens, PLACE)
         if tiles > 0:
-            for half in gl.static_range(2):
-                mbarrier.wait(queries_empty.index(half), held & 1 ^ 1)
-                mbarrier.expect(queries_full.index(half), 64 * D * 2)
-                row = start + first + half * 64
-                tma.async_copy_global_to_shared(q_d, [row, head * D], queries_full.index(half), queries_s.index(half))
-            kv_head = head // group
+            fetch_queries(q_d, queries_s, bars, held, start + first, head, D)
+            kv_head = head // (call[5] // kv_heads)
             for tile in range(tiles):
-                stage, turn, key = (taken + tile) % STAGES, (taken + tile) // STAGES & 1, tile * KEYS
+                stage, key = (taken + tile) % STAGES, tile * KEYS
                 keys, values = keys_s.index(stage), values_s.index(stage)
-                mbarrier.wait(keys_empty.index(stage), turn ^ 1)
+                # the queries before had a slot more than tiles, for their last values
+                slot = taken + held + tile + (tile >= 2).to(gl.int32) + 1
                 if PLACE == 2:
-                    gather(k_d, keys, place, sequence, key, count, kv_head, kv_heads, slots, page_tokens, KEYS, D)
-                    async_copy.commit_group()
-                    async_copy.wait_group(0)
-                    fence_async_shared()
-                    mbarrier.arrive(keys_full.index(stage))
-                    mbarrier.wait(values_empty.index(stage), turn ^ 1)
-                    gather(v_d, values, place, sequence, key, count, kv_head, kv_heads, slots, page_tokens, KEYS, D)
-                    async_copy.commit_group()
-                    async_copy.wait_group(0)
-                    fence_async_shared()
-                    mbarrier.arrive(values_full.index(stage))
+                    rows = rows_of(place, sequence, key, count, slots, page_tokens, KEYS, D)
+                    await_slot(slot, slot_done)
+                    collect(k_d, keys, keys_full.index(stage), rows, key, count, kv_head, kv_heads, KEYS, D)
+                    await_slot(slot + 1, slot_done)
+                    collect(v_d, values, values_full.index(stage), rows, key, count, kv_head, kv_heads, KEYS, D)
                 else:
-                    at = first_row(place, sequence, key, slots, page_tokens, PLACE)
-                    mbarrier.expect(keys_full.index(stage), KEYS * D * 2)
-                    tma.async_copy_global_to_shared(k_d, [at, kv_head * D], keys_full.index(stage), keys)
-                    mbarrier.wait(values_empty.index(stage), turn ^ 1)
+                    at = base + key
+                    if PLACE == 1:
+                        at = first_row(place, sequence, key, slots, page_tokens, PLACE)
+                    await_slot(slot, slot_done)
+                    copy_tile(k_d, keys, keys_full.index(stage), at, kv_head, KEYS, D)
+                    await_slot(slot + 1, slot_done)
                     if key + KEYS <= count:
-                        mbarrier.expect(values_full.index(stage), KEYS * D * 2)
-                        tma.async_copy_global_to_shared(v_d, [at, kv_head * D], values_full.index(stage), values)
+                        copy_tile(v_d, values, values_full.index(stage), at, kv_head, KEYS, D)
                     else:
-                        mbarrier.expect(edge.index(0), KEYS * D * 2)
-                        tma.async_copy_global_to_shared(v_d, [at, kv_head * D], edge.index(0), values)
-                        mbarrier.wait(edge.index(0), edges & 1)
+                        ready = values_full.index(stage)
+                        copy_last(v_d, values, ready, edge, edges, at, kv_head, key, count, KEYS, D)
                         edges += 1
-                        end_with_zeros(values, key, count, 8, KEYS, D)
-                        mbarrier.arrive(values_full.index(stage))
             taken += tiles
             held += 1
 
@@ -433,37 +581,40 @@ def full(
     page_tokens,
     scale,
     D: gl.constexpr,
-    KEYS: gl.constexpr,
-    SPLIT: gl.constexpr,
-    STAGES: gl.constexpr,
+    SHAPE: gl.constexpr,
     PLACE: gl.constexpr,
     TILE: gl.constexpr,
     FETCHING_WARPS: gl.constexpr,
     REGISTERS: gl.constexpr,
 ):
     """Tiles of 128 queries of one sequence, for one head each: a sequence's last queries are those of its last keys."""
+    KEYS: gl.constexpr = SHAPE[0]
+    STAGES: gl.constexpr = SHAPE[2]
     memory = (
         gl.allocate_shared_memory(gl.bfloat16, [2, 64, D], q_d.layout),
         gl.allocate_shared_memory(gl.bfloat16, [STAGES, KEYS, D], TILE),
         gl.allocate_shared_memory(gl.bfloat16, [STAGES, KEYS, D], TILE),
-        gl.allocate_shared_memory(gl.float32, [2, 64, D], gl.SwizzledSharedLayout(8, 1, 4, [1, 0])),
+        gl.allocate_shared_memory(gl.float32, [2, 64, D // 4], gl.SwizzledSharedLayout(8, 1, 4, [1, 0])),
+        gl.allocate_shared_memory(gl.bfloat16, [2, 64, D], q_d.layout),
     )
+    # of queries: there, left; of keys and of values: there; slots left; the last values there
     bars = (
         barriers(2, 1),
         barriers(2, 1),
         barriers(STAGES, 1),
-        barriers(STAGES, 2),
         barriers(STAGES, 1),
-        barriers(STAGES, 2),
+        barriers(4, 2),
         barriers(1, 1),
     )
     fence_async_shared()
+    gdc_wait()
+    gdc_launch_dependents()
     call = (query_start, query_count, key_count, batch, row_tiles, query_heads)
     gl.warp_specialize(
         [
-            (attend, (memory, bars, call, y, lse, scale, 0, D, KEYS, SPLIT, STAGES)),
-            (attend, (memory, bars, call, y, lse, scale, 1, D, KEYS, SPLIT, STAGES)),
-            (fetch, (memory, bars, call, q_d, k_d, v_d, place, kv_heads, slots, page_tokens, D, KEYS, STAGES, PLACE)),
+            (attend, (memory, bars, call, y, lse, scale, 0, D, SHAPE)),
+            (attend, (memory, bars, call, y, lse, scale, 1, D, SHAPE)),
+            (fetch, (memory, bars, call, q_d, k_d, v_d, place, kv_heads, slots, page_tokens, D, SHAPE, PLACE)),
         ],
         [4, FETCHING_WARPS],
         REGISTERS,
@@ -472,20 +623,20 @@ def full(
 
 def launch_full(q, k, v, place, query_start, query_count, key_count, y, lse, slots, page_tokens, where):
     (tokens, query_heads, head_dim), kv_heads, batch = q.shape, k.shape[-2], query_start.shape[0]
-    rows = TensorDescriptor.from_tensor(q.view(tokens, query_heads * head_dim), [64, head_dim], shared(64, head_dim))
+    row = q.view(tokens, query_heads * head_dim)
+    rows = TensorDescriptor.from_tensor(row, [64, head_dim], shared(64, head_dim))
     row_tiles = triton.cdiv(tokens, ROWS) if batch == 1 else tokens // ROWS + batch
     full[(min(PROGRAMS, row_tiles * query_heads),)](
         *(rows, fetched(k, where), fetched(v, where), place, query_start, query_count, key_count, y, lse),
         *(batch, row_tiles, query_heads, kv_heads, slots, page_tokens, math.log2(math.e) / math.sqrt(head_dim)),
         D=head_dim,
-        KEYS=KEYS,
-        SPLIT=SPLIT,
-        STAGES=STAGES,
+        SHAPE=(KEYS, SPLIT // KEYS, STAGES),
         PLACE=where,
         TILE=shared(KEYS, head_dim),
         FETCHING_WARPS=4 if where == ANY_PAGES else 1,
-        REGISTERS=(208, 88) if where == ANY_PAGES else REGISTERS,
+        REGISTERS=(224, 56) if where == ANY_PAGES else REGISTERS,
         num_warps=4,
+        launch_pdl=True,
     )
 
 
@@ -525,62 +676,293 @@ def attention_paged_bf16(
 
 
 # region decode
-DECODE_WARPS, DECODE_SLOTS, MERGE_UNROLL = 4, 3, 8
+# Where many programs share a multiprocessor each has FEW_SLOTS tiles on their way; the scores of a split's four tiles
+# are in registers together, so there are at most MOST_COLUMNS columns.
+DECODE_WARPS, FEW_SLOTS, MANY_SLOTS, MERGE_UNROLL, MOST_COLUMNS = 4, 3, 4, 16, 32
 
 
 @gluon.jit
-def spent(load: gl.constexpr, tiles, TILES: gl.constexpr, SLOTS: gl.constexpr):
-    """The parity of how often a load's slot was filled before it: a split's last tiles may not be there to load."""
+def buffers(count: gl.constexpr, rows: gl.constexpr, columns: gl.constexpr, layout: gl.constexpr):
+    """Tiles of bfloat16, each an allocation of its own: between uses of one the compiler puts a barrier."""
+    made = ()
+    for _ in gl.static_range(count):
+        made = made + (gl.allocate_shared_memory(gl.bfloat16, [rows, columns], layout),)
+    return made
+
+
+@gluon.jit
+def lone_barriers(count: gl.constexpr):
+    """`count` barriers that wait for one arrival each, each an allocation of its own."""
+    made = ()
+    for i in gl.static_range(count):
+        made = made + (gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout()),)
+        mbarrier.init(made[i], count=1)
+    return made
+
+
+@gluon.jit
+def memory_of(TILE: gl.constexpr, V_TILE: gl.constexpr, SHAPE: gl.constexpr):
+    """Where tiles are loaded to, and the barriers that say so: a place for each load of a split, or fewer in turns."""
+    KEYS: gl.constexpr = SHAPE[0]
+    TILES: gl.constexpr = SHAPE[1]
+    D: gl.constexpr = SHAPE[2]
+    SLOTS: gl.constexpr = SHAPE[4]
+    W: gl.constexpr = D // SHAPE[5]
+    if SLOTS == 2 * TILES:
+        ring = buffers(TILES, KEYS, D, TILE) + buffers(TILES, KEYS, W, V_TILE)
+    else:
+        ring = buffers(SLOTS, KEYS, D, TILE)
+    filled = lone_barriers(0 if SHAPE[6] == 2 else SLOTS)
+    fence_async_shared()
+    return ring, filled
+
+
+@gluon.jit
+def turn_of(load: gl.constexpr, tiles, SHAPE: gl.constexpr):
+    """The parity of how often a load's place was filled before it: a split's last tiles may not be there to load."""
     times = 0
     for earlier in gl.static_range(load):
-        if earlier % SLOTS == load % SLOTS:
-            times += (earlier % TILES < tiles).to(gl.int32)
+        if earlier % SHAPE[4] == load % SHAPE[4]:
+            times += (earlier % SHAPE[1] < tiles).to(gl.int32)
     return times & 1
 
 
 @gluon.jit
-def begin_load(
-    load: gl.constexpr,
-    source,
-    k_d,
-    v_d,
-    ring,
-    filled,
-    TILES: gl.constexpr,
-    KEYS: gl.constexpr,
-    D: gl.constexpr,
-    SLOTS: gl.constexpr,
-    PLACE: gl.constexpr,
-):
-    """Load number `load` of a split: its tiles of k one after the other, then its tiles of v."""
-    place, sequence, head, kv_heads, slots, page_tokens, begin, count, tiles = source
-    slot = ring.index(load % SLOTS)
-    key = begin + load % TILES * KEYS
-    if PLACE == 2:
-        if load < TILES:
-            gather(k_d, slot, place, sequence, key, count, head, kv_heads, slots, page_tokens, KEYS, D)
-        elif load < 2 * TILES:
-            gather(v_d, slot, place, sequence, key, count, head, kv_heads, slots, page_tokens, KEYS, D)
-        async_copy.commit_group()
-    elif load < 2 * TILES:  # noqa: SIM102 the compiler decides this, the device the next
-        if load % TILES < tiles:
-            row = first_row(place, sequence, key, slots, page_tokens, PLACE)
-            mbarrier.expect(filled.index(load % SLOTS), KEYS * D * 2)
-            if load < TILES:
-                tma.async_copy_global_to_shared(k_d, [row, head * D], filled.index(load % SLOTS), slot)
-            else:
-                tma.async_copy_global_to_shared(v_d, [row, head * D], filled.index(load % SLOTS), slot)
+def tile_rows(place, sequence, begin, count, slots, page_tokens, SHAPE: gl.constexpr):
+    """The row of k and v with the first key of each of a split's tiles; all its rows where pages are of any size."""
+    KEYS: gl.constexpr = SHAPE[0]
+    TILES: gl.constexpr = SHAPE[1]
+    D: gl.constexpr = SHAPE[2]
+    rows = ()
+    if SHAPE[6] == 0:
+        row = gl.load(place + sequence) * page_tokens + begin
+        for tile in gl.static_range(TILES):
+            rows = rows + (row + tile * KEYS,)
+    elif SHAPE[6] == 1:
+        for tile in gl.static_range(TILES):
+            key = gl.minimum(begin + tile * KEYS, slots * page_tokens - KEYS)
+            rows = rows + (first_row(place, sequence, key, slots, page_tokens, 1),)
+    else:
+        for tile in gl.static_range(TILES):
+            rows = rows + (rows_of(place, sequence, begin + tile * KEYS, count, slots, page_tokens, KEYS, D),)
+    return rows
 
 
 @gluon.jit
-def await_load(load: gl.constexpr, filled, tiles, TILES: gl.constexpr, SLOTS: gl.constexpr, PLACE: gl.constexpr):
+def expect_load(load: gl.constexpr, source, filled, SHAPE: gl.constexpr):
+    """Tell a load's barrier what it will bring, if the split has that tile."""
+    WHOLE: gl.constexpr = SHAPE[0] * SHAPE[2] * 2
+    BYTES: gl.constexpr = WHOLE if load < SHAPE[1] else WHOLE // SHAPE[5]
+    mbarrier.expect(filled[load % SHAPE[4]], BYTES, pred=load % SHAPE[1] < source[8])
+
+
+@gluon.jit
+def begin_load(load: gl.constexpr, source, memory, SHAPE: gl.constexpr):
+    """Load number `load` of a split: its tiles of k one after the other, then its tiles of v."""
+    k_d, v_d, rows, head, part, kv_heads, begin, count, tiles = source
+    KEYS: gl.constexpr = SHAPE[0]
+    D: gl.constexpr = SHAPE[2]
+    tile: gl.constexpr = load % SHAPE[1]
+    place = memory[0][load % SHAPE[4]]
+    if SHAPE[6] == 2:
+        x = k_d if load < SHAPE[1] else v_d
+        gather(x, place, rows[tile], begin + tile * KEYS, count, head, kv_heads, KEYS, D)
+    else:
+        ready = memory[1][load % SHAPE[4]]
+        if load < SHAPE[1]:
+            tma.async_copy_global_to_shared(k_d, [rows[tile], head * D], ready, place, pred=tile < tiles)
+        else:
+            at = [rows[tile], head * D + part * (D // SHAPE[5])]
+            tma.async_copy_global_to_shared(v_d, at, ready, place, pred=tile < tiles)
+
+
+@gluon.jit
+def begin_first(source, memory, SHAPE: gl.constexpr):
+    """Begin a split's first loads, as many as there are places."""
+    SLOTS: gl.constexpr = SHAPE[4]
+    if SHAPE[6] != 2:
+        for load in gl.static_range(SLOTS):
+            expect_load(load, source, memory[1], SHAPE)
+    for load in gl.static_range(SLOTS):
+        begin_load(load, source, memory, SHAPE)
+
+
+@gluon.jit
+def begin_next(load: gl.constexpr, source, memory, SHAPE: gl.constexpr):
+    """Begin a load into the place that all warps have just read for the last time, if there is one more."""
+    if load < 2 * SHAPE[1]:
+        if SHAPE[6] != 2:
+            expect_load(load, source, memory[1], SHAPE)
+        gl.thread_barrier()
+        begin_load(load, source, memory, SHAPE)
+    elif SHAPE[6] == 2:
+        async_copy.commit_group()
+
+
+@gluon.jit
+def await_load(load: gl.constexpr, source, memory, SHAPE: gl.constexpr):
     """Until a load has ended; at once where it was not begun."""
-    if PLACE == 2:
-        async_copy.wait_group(SLOTS - 1)
+    if SHAPE[6] == 2:
+        async_copy.wait_group(SHAPE[4] - 1)
         fence_async_shared()
         gl.thread_barrier()
     else:
-        mbarrier.wait(filled.index(load % SLOTS), spent(load, tiles, TILES, SLOTS), pred=load % TILES < tiles)
+        turn, here = turn_of(load, source[8], SHAPE), load % SHAPE[1] < source[8]
+        mbarrier.wait(memory[1][load % SHAPE[4]], turn, pred=here)
+
+
+@gluon.jit
+def beside(x):
+    """Four tensors of one shape as one, in two more axes."""
+    return gl.join(gl.join(x[0], x[1]), gl.join(x[2], x[3]))
+
+
+@gluon.jit
+def apart(x, layout: gl.constexpr):
+    """What `beside` joined."""
+    ab, cd = gl.split(x)
+    a, b = gl.split(ab)
+    c, d = gl.split(cd)
+    return (
+        gl.convert_layout(a, layout),
+        gl.convert_layout(b, layout),
+        gl.convert_layout(c, layout),
+        gl.convert_layout(d, layout),
+    )
+
+
+@gluon.jit
+def highest(scores, CROSSED: gl.constexpr, columns: gl.constexpr):
+    """The maximum of each of a split's tiles, by column: all of them in one trip through shared memory."""
+    own = ()
+    for tile in gl.static_range(4):
+        x = gl.reshape(scores[tile], [2, 4, 16, scores[tile].shape[1]])
+        own = own + (gl.max(gl.max(x, 0), 1),)
+    return apart(gl.max(gl.convert_layout(beside(own), CROSSED), 0), columns)
+
+
+@gluon.jit
+def quarter_sums(weights, CROSSED: gl.constexpr, QUARTERS: gl.constexpr):
+    """The four sums of each of a split's tiles, by column, as the full path makes them: all of them in one trip.
+
+    The bits of a key's index are 6, then 5 and 4 for the warp, 3, then 2 to 0 for the lane.
+    """
+    own = ()
+    for tile in gl.static_range(4):
+        x = gl.reshape(weights[tile], [2, 4, 2, 8, weights[tile].shape[1]])
+        own = own + (gl.sum(gl.sum(x, 2), 0),)
+    x = gl.convert_layout(beside(own), CROSSED)
+    x = gl.reshape(x, [2, 2, 2, 2, 2, x.shape[2], 2, 2])
+    return apart(gl.sum(gl.sum(gl.sum(x, 1), 0), 2), QUARTERS)
+
+
+@gluon.jit
+def products(queries_s, source, memory, layout: gl.constexpr, SHAPE: gl.constexpr):
+    """The scores of a split's tiles. A place is filled again when the product after its own has begun."""
+    KEYS: gl.constexpr = SHAPE[0]
+    TILES: gl.constexpr = SHAPE[1]
+    COLUMNS: gl.constexpr = SHAPE[3]
+    LAG: gl.constexpr = 0 if SHAPE[6] == 2 else 1
+    zero = gl.zeros([KEYS, COLUMNS], gl.float32, layout)
+    begun, scores = (), ()
+    for step in gl.static_range(TILES + LAG):
+        if step < TILES:
+            await_load(step, source, memory, SHAPE)
+            keys = memory[0][step % SHAPE[4]]
+            begun = begun + (warpgroup_mma(keys, queries_s.permute([1, 0]), zero, use_acc=False, is_async=True),)
+        if step >= LAG:
+            scores = scores + (warpgroup_mma_wait(LAG if step < TILES else 0, [begun[step - LAG]]),)
+            begin_next(step - LAG + SHAPE[4], source, memory, SHAPE)
+    return scores
+
+
+@gluon.jit
+def weighed(scores, begin, own, weights_s, scale, layouts: gl.constexpr, SHAPE: gl.constexpr):
+    """Store the weights of a split's tiles; the factor of what came before each, and the split's maximum and total."""
+    KEYS: gl.constexpr = SHAPE[0]
+    TILES: gl.constexpr = SHAPE[1]
+    TOPS: gl.constexpr = layouts[0]
+    SUMS: gl.constexpr = layouts[1]
+    QUARTERS: gl.constexpr = layouts[2]
+    of_quarters: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, QUARTERS))
+    keys = begin + gl.arange(0, KEYS, gl.SliceLayout(1, scores[0].type.layout))
+    seen = ()
+    for tile in gl.static_range(TILES):
+        # what lies in the place of a tile that was not loaded is not seen either
+        seen = seen + (gl.where((keys + tile * KEYS)[:, None] <= own[None, :], scores[tile], float("-inf")),)
+    columns: gl.constexpr = own.type.layout
+    tile_tops = highest(seen, TOPS, columns)
+    top = gl.full_like(tile_tops[0], float("-inf"))
+    kept, weights = (), ()
+    for tile in gl.static_range(TILES):
+        raised = gl.maximum(top, tile_tops[tile])
+        finite = gl.where(raised == float("-inf"), 0.0, raised)
+        weights = weights + (gl.exp2(gl.fma(seen[tile], scale, -(finite * scale)[None, :])),)
+        kept = kept + (gl.exp2((top - finite) * scale),)
+        weights_s[tile].permute([1, 0]).store(weights[tile].to(gl.bfloat16))
+        top = raised
+    fence_async_shared()
+    sums = quarter_sums(weights, SUMS, QUARTERS)
+    totals = gl.zeros_like(sums[0])
+    for tile in gl.static_range(TILES):
+        factor = gl.convert_layout(kept[tile], of_quarters)[None, None, :].broadcast_to(totals.shape)
+        totals = gl.fma(totals, factor, sums[tile])
+    return kept, top, gl.convert_layout(gl.sum(gl.sum(totals, 1), 0), columns)
+
+
+@gluon.jit
+def values_added(kept, weights_s, source, memory, layout: gl.constexpr, SHAPE: gl.constexpr):
+    """A split's weighted values, [head_dim, columns], or those of a part of head_dim."""
+    begin, count, tiles = source[6], source[7], source[8]
+    KEYS: gl.constexpr = SHAPE[0]
+    TILES: gl.constexpr = SHAPE[1]
+    COLUMNS: gl.constexpr = SHAPE[3]
+    W: gl.constexpr = SHAPE[2] // SHAPE[5]
+    out = gl.zeros([W, COLUMNS], gl.float32, layout)
+    for tile in gl.static_range(TILES):
+        values = memory[0][(TILES + tile) % SHAPE[4]]
+        await_load(TILES + tile, source, memory, SHAPE)
+        if tile < tiles:
+            if SHAPE[6] != 2:
+                if begin + (tile + 1) * KEYS > count:
+                    end_with_zeros(values, begin + tile * KEYS, count, KEYS, KEYS, W)
+            out = out * kept[tile][None, :]
+            w = weights_s[tile].permute([1, 0])
+            out = warpgroup_mma(values.permute([1, 0]), w, out, use_acc=tile > 0, is_async=True)
+            out = warpgroup_mma_wait(0, [out])
+        begin_next(TILES + tile + SHAPE[4], source, memory, SHAPE)
+    return out
+
+
+@gluon.jit
+def columns_of(sequence, base, head, group, steps, query_heads, count: gl.constexpr, layout: gl.constexpr):
+    """The columns of a block, one after the other for each step the heads of a group; their rows of q; which exist."""
+    column = base + gl.arange(0, count, layout)
+    at = (sequence * steps + column // group).to(gl.int64) * query_heads + head * group + column % group
+    return column, at, column < steps * group
+
+
+@gluon.jit
+def queries_of(q, at, inside, q_layout: gl.constexpr, D: gl.constexpr):
+    """The rows of q at a block's columns, [columns, head_dim]; zeros where there is none."""
+    d = gl.arange(0, D, gl.SliceLayout(0, q_layout))
+    return gl.load(q + at[:, None] * D + d[None, :], mask=inside[:, None], other=0.0)
+
+
+@gluon.jit
+def write_part(out, top, total, at, inside, part, scale, to, ALONE: gl.constexpr, PARTS: gl.constexpr):
+    """Store a split's output, or this program's part of it, or the finished one where there is one split."""
+    W: gl.constexpr = out.shape[0]
+    d = part * W + gl.arange(0, W, gl.SliceLayout(1, out.type.layout))
+    where = at[None, :] * (W * PARTS) + d[:, None]
+    if ALONE:
+        out = gl.fma(out, normalised(total)[None, :], 0.0)
+        gl.store(to[0] + where, out.to(gl.bfloat16), inside[None, :])
+        gl.store(to[1] + at, log_sum(top, total, scale), inside & (part == 0))
+    else:
+        gl.store(to[0] + where, out, inside[None, :])
+        gl.store(to[1] + at, top, inside & (part == 0))
+        gl.store(to[2] + at, total, inside & (part == 0))
 
 
 @gluon.jit(do_not_specialize=["steps", "query_heads", "kv_heads", "slots", "page_tokens"])
@@ -601,94 +983,97 @@ def decode(
     slots,
     page_tokens,
     scale,
-    D: gl.constexpr,
-    COLUMNS: gl.constexpr,
-    KEYS: gl.constexpr,
-    SPLIT: gl.constexpr,
-    SLOTS: gl.constexpr,
-    PLACE: gl.constexpr,
+    SHAPE: gl.constexpr,
     ALONE: gl.constexpr,
     TILE: gl.constexpr,
+    V_TILE: gl.constexpr,
     Q_TILE: gl.constexpr,
     W_TILE: gl.constexpr,
+    layouts: gl.constexpr,
 ):
-    """One split of one sequence's keys, for all queries of one KV head: a column for each of its heads and steps."""
-    split, sequence = gl.program_id(0), gl.program_id(2)
-    count = gl.load(lengths + sequence)
-    gdc_launch_dependents()
-    if not ALONE:  # noqa: SIM102 the compiler decides this, the device the next
-        if split * SPLIT >= count:
-            return
-    TILES: gl.constexpr = SPLIT // KEYS
+    """One split of one sequence's keys, for all queries of one KV head: a column for each of its heads and steps.
+
+    A program adds all of the values' elements or a part of them. It is launched while what comes before still runs.
+    """
+    KEYS: gl.constexpr = SHAPE[0]
+    TILES: gl.constexpr = SHAPE[1]
+    D: gl.constexpr = SHAPE[2]
+    COLUMNS: gl.constexpr = SHAPE[3]
+    PARTS: gl.constexpr = SHAPE[5]
+    PLACE: gl.constexpr = SHAPE[6]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, COLUMNS, 16])
     columns: gl.constexpr = gl.SliceLayout(0, layout)
-    head, group = gl.program_id(1) % kv_heads, query_heads // kv_heads
-    base, begin = gl.program_id(1) // kv_heads * COLUMNS, split * SPLIT
-    tiles = gl.cdiv(gl.minimum(SPLIT, count - begin), KEYS)
-    source = (table, sequence, head, kv_heads, slots, page_tokens, begin, count, tiles)
-
-    ring = gl.allocate_shared_memory(gl.bfloat16, [SLOTS, KEYS, D], TILE)
-    filled = barriers(SLOTS, 1)
-    fence_async_shared()
-    for load in gl.static_range(SLOTS):
-        begin_load(load, source, k_d, v_d, ring, filled, TILES, KEYS, D, SLOTS, PLACE)
-
     q_layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [gl.num_warps(), 1], [1, 0])
-    c, d = base + gl.arange(0, COLUMNS, gl.SliceLayout(1, q_layout)), gl.arange(0, D, gl.SliceLayout(0, q_layout))
-    at = (sequence * steps + c // group).to(gl.int64) * query_heads + head * group + c % group
-    loaded = gl.load(q + at[:, None] * D + d[None, :], mask=(c < steps * group)[:, None], other=0.0)
+    gdc_launch_dependents()
+    memory = memory_of(TILE, V_TILE, SHAPE)
+    split, sequence, group = gl.program_id(1), gl.program_id(2), query_heads // kv_heads
+    part, item = gl.program_id(0) % PARTS, gl.program_id(0) // PARTS
+    head, base, begin = item % kv_heads, item // kv_heads * COLUMNS, split * (TILES * KEYS)
+    gdc_wait()
+    count = gl.load(lengths + sequence)
+    if PLACE == 2 and not ALONE:
+        if begin >= count:
+            return
+    rows = tile_rows(table, sequence, begin, count, slots, page_tokens, SHAPE)
+    tiles = gl.minimum(TILES, gl.cdiv(count - begin, KEYS))
+    source = (k_d, v_d, rows, head, part, kv_heads, begin, count, tiles)
+    begin_first(source, memory, SHAPE)
+    _, at, inside = columns_of(sequence, base, head, group, steps, query_heads, COLUMNS, gl.SliceLayout(1, q_layout))
+    loaded = queries_of(q, at, inside, q_layout, D)
+    if PLACE != 2 and not ALONE:
+        # here and not before: so the length and the page are looked up beside each other
+        if begin >= count:
+            return
     queries_s = gl.allocate_shared_memory(gl.bfloat16, [COLUMNS, D], Q_TILE, loaded)
-    weights_s = gl.allocate_shared_memory(gl.bfloat16, [TILES, COLUMNS, KEYS], W_TILE)
+    weights_s = buffers(TILES, COLUMNS, KEYS, W_TILE)
     fence_async_shared()
 
-    column = base + gl.arange(0, COLUMNS, columns)
+    column, at, inside = columns_of(sequence, base, head, group, steps, query_heads, COLUMNS, columns)
     own = count - steps + column // group
-    keys = begin + gl.arange(0, KEYS, gl.SliceLayout(1, layout))
-    zero = gl.zeros([KEYS, COLUMNS], gl.float32, layout)
-    total = gl.zeros([COLUMNS], gl.float32, columns)
-    top = total + float("-inf")
-    kept_of = ()
-    for tile in gl.static_range(TILES):
-        await_load(tile, filled, tiles, TILES, SLOTS, PLACE)
-        scores = warpgroup_mma(ring.index(tile % SLOTS), queries_s.permute([1, 0]), zero, use_acc=False, is_async=True)
-        scores = warpgroup_mma_wait(0, [scores])
-        gl.thread_barrier()
-        begin_load(tile + SLOTS, source, k_d, v_d, ring, filled, TILES, KEYS, D, SLOTS, PLACE)
-        # what lies in the slot of a tile that was not loaded is not seen either
-        scores = gl.where((keys + tile * KEYS)[:, None] <= own[None, :], scores, float("-inf"))
-        weights, kept, top, total = weighted(scores, top, total, scale, 0)
-        weights_s.index(tile).permute([1, 0]).store(weights.to(gl.bfloat16))
-        kept_of = kept_of + (kept,)  # noqa: RUF005 a kernel has no star
-    fence_async_shared()
-    out = gl.zeros([D, COLUMNS], gl.float32, layout)
-    for tile in gl.static_range(TILES):
-        values = ring.index((TILES + tile) % SLOTS)
-        await_load(TILES + tile, filled, tiles, TILES, SLOTS, PLACE)
-        if tile < tiles:
-            if PLACE != 2:  # noqa: SIM102 the compiler decides this, the device the next
-                if begin + (tile + 1) * KEYS > count:
-                    end_with_zeros(values, begin + tile * KEYS, count, KEYS, KEYS, D)
-            out = out * kept_of[tile][None, :]
-            w = weights_s.index(tile).permute([1, 0])
-            out = warpgroup_mma(values.permute([1, 0]), w, out, use_acc=tile > 0, is_async=True)
-            out = warpgroup_mma_wait(0, [out])
-        if TILES + tile + SLOTS < 2 * TILES:
-            gl.thread_barrier()
-        begin_load(TILES + tile + SLOTS, source, k_d, v_d, ring, filled, TILES, KEYS, D, SLOTS, PLACE)
-    at = (sequence * steps + column // group).to(gl.int64) * query_heads + head * group + column % group
-    inside, d = column < steps * group, gl.arange(0, D, gl.SliceLayout(1, layout))
-    if ALONE:
-        out = gl.fma(out, normalised(total)[None, :], 0.0)
-        gl.store(y + at[None, :] * D + d[:, None], out.to(gl.bfloat16), inside[None, :])
-        gl.store(lse + at, log_sum(top, total, scale), inside)
-    else:
-        at += split.to(gl.int64) * gl.num_programs(2) * steps * query_heads
-        gl.store(tops + at, top, inside)
-        gl.store(totals + at, total, inside)
-        gl.store(parts + at[None, :] * D + d[:, None], out, inside[None, :])
+    scores = products(queries_s, source, memory, layout, SHAPE)
+    kept, top, total = weighed(scores, begin, own, weights_s, scale, layouts, SHAPE)
+    out = values_added(kept, weights_s, source, memory, layout, SHAPE)
+    at += split.to(gl.int64) * gl.num_programs(2) * steps * query_heads
+    write_part(out, top, total, at, inside, part, scale, (y, lse) if ALONE else (parts, tops, totals), ALONE, PARTS)
 
 
-@triton.jit(do_not_specialize=["steps", "query_heads"])
+@triton.jit
+def folded(
+    before,
+    begin,
+    splits,
+    length_at,
+    found,
+    at,
+    rows,
+    scale,
+    SPLIT: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
+    """The same with UNROLL more splits, from `begin` on, all of which are on their way together; and the length.
+
+    What a sequence is too short for is read and not used: so no load waits for the length.
+    """
+    out, top, total, _ = before
+    parts, tops, totals = found
+    d = tl.arange(0, out.shape[0])
+    part, part_top, part_total = (), (), ()
+    for i in tl.static_range(UNROLL):
+        this = tl.minimum(begin + i, splits - 1) * rows + at
+        part = part + (tl.load(parts + this * out.shape[0] + d),)
+        part_top = part_top + (tl.load(tops + this),)
+        part_total = part_total + (tl.load(totals + this),)
+    tl.debug_barrier()  # or the assembler would begin most loads only when what comes before them is done
+    count = tl.load(length_at)
+    for i in tl.static_range(UNROLL):
+        here = (begin + i) * SPLIT < count
+        this_top, this_total = tl.where(here, part_top[i], float("-inf")), tl.where(here, part_total[i], 0.0)
+        kept, joined, top, total = merged(top, total, this_top, this_total, scale)
+        out = tl.fma(tl.where(here, part[i], 0.0), joined, out * kept)
+    return out, top, total, count
+
+
+@triton.jit(do_not_specialize=["steps", "query_heads", "splits"])
 def decode_merge(
     parts,
     tops,
@@ -696,6 +1081,7 @@ def decode_merge(
     lengths,
     y,
     lse,
+    splits,
     steps,
     query_heads,
     scale,
@@ -705,22 +1091,60 @@ def decode_merge(
 ):
     """One row of the output from its splits, first to last."""
     at, d = tl.program_id(0).to(tl.int64) * query_heads + tl.program_id(1), tl.arange(0, D)
-    rows = tl.num_programs(0).to(tl.int64) * query_heads
-    count = tl.load(lengths + tl.program_id(0) // steps)
-    splits = tl.cdiv(count, SPLIT)
+    rows, length_at = tl.num_programs(0).to(tl.int64) * query_heads, lengths + tl.program_id(0) // steps
+    found, done = (parts, tops, totals), (tl.zeros([D], tl.float32), float("-inf"), 0.0, 0)
+    gdc_launch_dependents()
     gdc_wait()
-    out = tl.load(parts + at * D + d, mask=d < count * D, other=0.0)
-    top, total = tl.load(tops + at, count > 0, other=float("-inf")), tl.load(totals + at, count > 0, other=0.0)
-    for first in range(1, splits, UNROLL):
-        for i in tl.static_range(UNROLL):
-            here, this = first + i < splits, (first + i) * rows + at
-            part = tl.load(parts + this * D + d, mask=here, other=0.0)
-            part_top = tl.load(tops + this, mask=here, other=float("-inf"))
-            part_total = tl.load(totals + this, mask=here, other=0.0)
-            kept, joined, top, total = merged(top, total, part_top, part_total, scale)
-            out = tl.fma(part, joined, out * kept)
+    done = folded(done, 0, splits, length_at, found, at, rows, scale, SPLIT, UNROLL)
+    for begin in range(UNROLL, splits, UNROLL):
+        done = folded(done, begin, splits, length_at, found, at, rows, scale, SPLIT, UNROLL)
+    out, top, total, _ = done
     tl.store(y + at * D + d, tl.fma(out, normalised(total), 0.0).to(y.dtype.element_ty))
     tl.store(lse + at, log_sum(top, total, scale))
+
+
+def unit(rank: int, axis: int, size: int) -> list[int]:
+    """A step of `size` along one axis of `rank`."""
+    return [size if i == axis else 0 for i in range(rank)]
+
+
+def crossing(between: list[int], columns: int) -> gl.DistributedLinearLayout:
+    """[4, *between, columns, 2, 2] with what each of four warps held in the registers of every warp.
+
+    A thread keeps its columns, and its lane what it has along the axis between, if there is one.
+    """
+    rank = len(between) + 4
+    of_lane = [unit(rank, 1, 1 << i) if between else unit(rank, 0, 0) for i in range(3)]
+    more_columns = [unit(rank, rank - 3, 8 << i) for i in range((columns // 8).bit_length() - 1)]
+    of_column = [unit(rank, rank - 3, 1), *more_columns]
+    return gl.DistributedLinearLayout(
+        [unit(rank, 0, 1), unit(rank, 0, 2), *of_column, unit(rank, rank - 2, 1), unit(rank, rank - 1, 1)],
+        [unit(rank, rank - 3, 2), unit(rank, rank - 3, 4), *of_lane],
+        [unit(rank, 0, 0), unit(rank, 0, 0)],
+        [],
+        [4, *between, columns, 2, 2],
+    )
+
+
+def fourths(columns: int) -> gl.DistributedLinearLayout:
+    """[2, 2, columns] in every warp: what lanes sum, by bits 2 and 1 of the key's index."""
+    more_columns = [unit(3, 2, 8 << i) for i in range((columns // 8).bit_length() - 1)]
+    of_lane = [unit(3, 2, 2), unit(3, 2, 4), unit(3, 0, 0), unit(3, 1, 1), unit(3, 0, 1)]
+    return gl.DistributedLinearLayout(
+        [unit(3, 2, 1), *more_columns], of_lane, [unit(3, 0, 0), unit(3, 0, 0)], [], [2, 2, columns]
+    )
+
+
+def ring_of(programs: int, columns: int, head_dim: int, where: int) -> tuple[int, int]:
+    """How many tiles a program has on their way, and in how many parts values are added.
+
+    Where few programs leave multiprocessors idle, two add half of each value's elements and load everything at once.
+    """
+    if columns > 8 or programs > PROGRAMS:
+        return FEW_SLOTS, 1
+    if where != ANY_PAGES and head_dim == 128 and 2 * programs <= PROGRAMS:
+        return 2 * SPLIT // KEYS, 2
+    return MANY_SLOTS, 1
 
 
 def attention_decode_bf16(
@@ -739,35 +1163,33 @@ def attention_decode_bf16(
     (batch, steps, query_heads, head_dim), (_, page_tokens, kv_heads, _), slots = q.shape, k.shape, table.shape[1]
     where, splits = placement(slots, page_tokens), triton.cdiv(slots * page_tokens, SPLIT)
     rows = steps * (query_heads // kv_heads)
-    columns = min(64 if SPLIT <= 512 else 32, max(8, triton.next_power_of_2(rows)))
-    room = 220_000 - columns * (2 * head_dim + 2 * SPLIT + 128)
-    ring = min(DECODE_SLOTS, room // (2 * KEYS * head_dim))
+    columns = min(MOST_COLUMNS, max(8, triton.next_power_of_2(rows)))
+    blocks = kv_heads * triton.cdiv(rows, columns)
+    ring, halves = ring_of(blocks * splits * batch, columns, head_dim, where)
     scale = math.log2(math.e) / math.sqrt(head_dim)
     kept = splits if splits > 1 else 0
     parts = torch.empty((kept, batch, steps, query_heads, head_dim), dtype=torch.float32, device=q.device)
     tops = torch.empty((kept, batch, steps, query_heads), dtype=torch.float32, device=q.device)
     totals = torch.empty((kept, batch, steps, query_heads), dtype=torch.float32, device=q.device)
-    decode[(splits, kv_heads * triton.cdiv(rows, columns), batch)](
-        *(q, fetched(k, where), fetched(v, where), table, lengths, parts, tops, totals, out, lse),
+    decode[(blocks * halves, splits, batch)](
+        *(q, fetched(k, where), fetched(v, where, halves), table, lengths, parts, tops, totals, out, lse),
         *(steps, query_heads, kv_heads, slots, page_tokens, scale),
-        D=head_dim,
-        COLUMNS=columns,
-        KEYS=KEYS,
-        SPLIT=SPLIT,
-        SLOTS=ring,
-        PLACE=where,
+        SHAPE=(KEYS, SPLIT // KEYS, head_dim, columns, ring, halves, where),
         ALONE=splits == 1,
         TILE=shared(KEYS, head_dim),
+        V_TILE=shared(KEYS, head_dim // halves),
         Q_TILE=shared(columns, head_dim),
         W_TILE=shared(columns, KEYS),
+        layouts=(crossing([], columns), crossing([8], columns), fourths(columns)),
         num_warps=DECODE_WARPS,
+        launch_pdl=True,
     )
     if splits > 1:
         decode_merge[(batch * steps, query_heads)](
-            *(parts, tops, totals, lengths, out, lse, steps, query_heads, scale),
+            *(parts, tops, totals, lengths, out, lse, splits, steps, query_heads, scale),
             D=head_dim,
             SPLIT=SPLIT,
-            UNROLL=min(MERGE_UNROLL, splits - 1),
+            UNROLL=min(MERGE_UNROLL, triton.next_power_of_2(splits)),
             num_warps=1,
             launch_pdl=True,
         )
