@@ -11,7 +11,7 @@ from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import islice, permutations, zip_longest
 from types import MappingProxyType
 
 import numpy as np
@@ -24,7 +24,7 @@ from kernelbraid.kernels.audit.layout import Layout, plan_layout
 from kernelbraid.kernels.audit.memory import Inputs, Outputs
 from kernelbraid.kernels.audit.native import Elapsed, Errand, Span
 from kernelbraid.kernels.audit.outcome import CANDIDATE, Blocks, Correctness, Infrastructure
-from kernelbraid.kernels.audit.plan import Plan
+from kernelbraid.kernels.audit.plan import LONG_NS, Plan
 from kernelbraid.kernels.audit.runner import Launcher, Runner
 from kernelbraid.kernels.audit.timed_inputs import TimedInputs, WorkloadInputs
 from kernelbraid.kernels.operators.cases import Call, Reference
@@ -38,7 +38,6 @@ MESSAGE_NS = 130_000
 several calls would be disturbed more often: a neighbour on the same core comes and goes within a millisecond."""
 MOST_CALLS = 16
 PACING_CALLS = 4
-COLD_NS = 2_000_000
 VISIT_NS = 400_000
 MOST_MESSAGES = 3
 """A sample is the shortest of a visit: so many messages to one process in a row, or about so long."""
@@ -231,19 +230,23 @@ class Session:
     def _watched(self, plan: Plan) -> frozenset[tuple[int, ...]]:
         """(block, workload, half) of the candidate's samples that are copied: any of them, in secret, and of as many
         halves as there are copies, for who is honest at first is not so later."""
-        blocks, workloads, halves = plan.blocks, len(self._sets), plan.samples_of(CANDIDATE)
-        order = self.rng.permutation(halves).tolist()
-        drawn: set[tuple[int, ...]] = set()
-        while len(drawn) < min(plan.copies, blocks * workloads * halves):
-            half = order[len(drawn) % halves]
-            drawn.add((int(self.rng.integers(blocks)), int(self.rng.integers(workloads)), half))
-        return frozenset(drawn)
+        pairs = [(block, index) for block in range(plan.blocks) for index in range(len(self._sets))]
+        by_half = []
+        for half in self.rng.permutation(plan.samples_of(CANDIDATE)).tolist():
+            fitting = [(*pair, half) for pair in pairs if half < self._halves(plan, pair[1])]
+            by_half.append([fitting[place] for place in self.rng.permutation(len(fitting)).tolist()])
+        in_turn = (place for turn in zip_longest(*by_half) for place in turn if place is not None)
+        return frozenset(islice(in_turn, plan.copies))
+
+    def _halves(self, plan: Plan, index: int) -> int:
+        """Samples of a paired arm in a block of the workload."""
+        return plan.halves_of(self.pace.messages_ns[index] if self.pace is not None else 0)
 
     def _warm_up(self, plan: Plan, runners: Mapping[str, Sequence["Prepared"]], index: int) -> None:
         """An unrecorded message to every process, in an order that is drawn, where it is short enough to feel a cold
         core: the first one takes nearly twice as long."""
         assert self.pace is not None, "the first group sets the pace"
-        if self.pace.messages_ns[index] >= COLD_NS:
+        if self.pace.messages_ns[index] >= LONG_NS:
             return
         processes = [(arm, process) for arm in plan.arms for process in runners[arm]]
         for place in self.rng.permutation(len(processes)).tolist():
@@ -272,12 +275,12 @@ class Session:
 
     def _most_tries(self, index: int) -> int:
         assert self.pace is not None, "the first group sets the pace"
-        return MOST_TRIES if self.pace.messages_ns[index] < COLD_NS else 1
+        return MOST_TRIES if self.pace.messages_ns[index] < LONG_NS else 1
 
     def _disturbed_ratio(self, arm: str, index: int, found: NDArray[np.uint32]) -> float:
         """The lower half of a block's samples over the lower quartile of all that the arm had in this session."""
-        seen = self._seen[arm, index]
-        return float(np.sort(found)[: max(1, len(found) // 2)].mean()) / seen[len(seen) // 4]
+        seen, taken = self._seen[arm, index], np.sort(found[found > 0])
+        return float(taken[: max(1, len(taken) // 2)].mean()) / seen[len(seen) // 4]
 
     def _time_block(
         self,
@@ -294,7 +297,7 @@ class Session:
         for arm in plan.beside if block < plan.beside_blocks else ():
             samples.by_arm[arm][block, index, 0] = self._sample(arm, runners[arm][0], index)
         halves = (orders[order], orders[order][::-1]) * plan.palindromes
-        for half, arms in enumerate(halves):
+        for half, arms in enumerate(halves[: self._halves(plan, index)]):
             for arm in arms:
                 process = runners[arm][half // 2 % plan.twins]
                 sample = self._sample(arm, process, index, arm == CANDIDATE and half in copied)
@@ -315,7 +318,7 @@ class Session:
         assert self.pace is not None, "the first group sets the pace"
         found = self._messages(arm, process, index, copied)
         undisturbed = self._undisturbed(found)
-        if not undisturbed and self.pace.messages_ns[index] < COLD_NS:
+        if not undisturbed and self.pace.messages_ns[index] < LONG_NS:
             found += self._messages(arm, process, index, False)
             undisturbed = self._undisturbed(found)
         sample = min(each.wall_ns for each in undisturbed or found)
@@ -385,7 +388,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class GroupSamples:
-    """One group's samples in nanoseconds: [blocks, workloads, samples] by arm."""
+    """One group's samples in nanoseconds: [blocks, workloads, samples] by arm, 0 for what is not taken."""
 
     by_arm: Mapping[str, NDArray[np.uint32]]
     orders: NDArray[np.uint32]

@@ -103,7 +103,7 @@ class Blocks:
     A group is one set of fresh processes. In a block each workload is timed in palindromes of the paired arms
     (ABBA or BAAB with two), so `samples_ns[arm]` is uint32 [groups, blocks, workloads, samples] with two samples
     a palindrome for a paired arm and one for an arm outside the pair, which may have fewer blocks, and may be timed
-    in the first groups alone.
+    in the first groups alone. A workload whose message is long has fewer samples: 0 stands where none was taken.
     """
 
     workloads: tuple[str, ...]
@@ -130,15 +130,18 @@ class Blocks:
         return len(self.floor_ns)
 
     def latencies_ns(self, arm: str) -> NDArray[np.float64]:
-        """One call's latency [groups, blocks, workloads, samples]: floor subtracted, at least 1 ns a message."""
+        """One call's latency [groups, blocks, workloads, samples]: floor subtracted, at least 1 ns a message.
+
+        NaN where no sample was taken.
+        """
         counted = self.samples_ns[arm]
-        samples = counted.astype(np.float64) - self.floor_ns[: len(counted), None, None, None]
-        return np.asarray(np.maximum(samples, 1.0) / np.asarray(self.calls)[None, None, :, None])
+        samples = np.maximum(counted.astype(np.float64) - self.floor_ns[: len(counted), None, None, None], 1.0)
+        return np.asarray(np.where(counted > 0, samples, np.nan) / np.asarray(self.calls)[None, None, :, None])
 
     def medians_s(self, arm: str) -> Mapping[str, float]:
         """The arm's median latency in seconds, by workload."""
         by_workload = np.moveaxis(self.latencies_ns(arm), 2, 0).reshape(len(self.workloads), -1)
-        medians = np.median(by_workload, axis=1) * 1e-9
+        medians = median_of_taken(by_workload, axis=1) * 1e-9
         return MappingProxyType(dict(zip(self.workloads, medians.tolist(), strict=True)))
 
     def first_arms(self) -> list[str]:
@@ -180,13 +183,14 @@ class Blocks:
         if ends[-1] != len(values):
             raise ValueError(f"these are no timing blocks: {len(values)} values where {ends[-1]} are due")
         *arms, floor_ns, orders = np.split(values, ends[:-1])
+        samples_ns = {arm: part.reshape(shape) for (arm, shape), part in zip(shapes.items(), arms, strict=True)}
+        if not all((samples > 0).any(axis=3).all() for samples in samples_ns.values()):
+            raise ValueError("these are no timing blocks: one of them has no sample of a workload")
         return cls(
             workloads=tuple(header["workloads"]),
             calls=tuple(header["calls"]),
             paired=tuple(header["paired"]),
-            samples_ns=MappingProxyType(
-                {arm: part.reshape(shape) for (arm, shape), part in zip(shapes.items(), arms, strict=True)}
-            ),
+            samples_ns=MappingProxyType(samples_ns),
             floor_ns=floor_ns,
             orders=orders.reshape(first[:3]),
             twins=int(header.get("twins", 1)),
@@ -199,6 +203,11 @@ class Blocks:
     def __hash__(self) -> int:
         """Consistent with equality."""
         return hash(self.to_bytes())
+
+
+def median_of_taken(values: NDArray[np.float64], axis: int | tuple[int, ...]) -> NDArray[np.float64]:
+    """The median along the axes of all that is no NaN."""
+    return np.asarray((np.nanmedian if np.isnan(values).any() else np.median)(values, axis=axis))
 
 
 @dataclass(frozen=True, slots=True)

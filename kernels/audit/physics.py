@@ -68,7 +68,8 @@ def impossible(operator: Operator, blocks: Blocks, arm: str, found: Mapping[str,
     a sound candidate look impossible.
     """
     for index, (workload, calls) in enumerate(zip(operator.workloads, blocks.calls, strict=True)):
-        message_ns = float(np.median(blocks.samples_ns[arm][:, :, index]))
+        samples_ns = blocks.samples_ns[arm][:, :, index]
+        message_ns = float(np.median(samples_ns[samples_ns > 0]))
         taken_s = message_ns * 1e-9 / calls
         what, due_s = max(least_s(operator, workload, found).items(), key=lambda item: item[1])
         if taken_s < due_s:

@@ -6,6 +6,8 @@ from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT
 
 GROUP_S = 0.15
 """About what the paired arms of a group may take; slow kernels get fewer blocks, each of them less noisy."""
+LONG_NS = 2_000_000
+"""From here on a message is long: it averages over what disturbs it, and a few of them are most of a group's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,14 @@ class Plan:
         return self.blocks if arm in self.paired else self.beside_blocks
 
     def samples_of(self, arm: str) -> int:
-        """Samples of one arm in a block."""
+        """The most samples of one arm in a block."""
         return 2 * self.palindromes if arm in self.paired else 1
+
+    def halves_of(self, message_ns: float) -> int:
+        """Samples of a paired arm in a block of a workload whose message takes so long: of a long one half as many,
+        and two of each process."""
+        palindromes = max(2, self.palindromes // 2) if message_ns >= LONG_NS else self.palindromes
+        return 2 * min(self.palindromes, palindromes)
 
 
 SCREEN = Plan(groups=1, blocks=1, palindromes=2, copies=8, most_groups=6)

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT, Blocks, Performance
+from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT, Blocks, Performance, median_of_taken
 
 LEAST_DELTA_RATIO = 0.005
 MOST_DELTA_RATIO = 0.008
@@ -237,7 +237,7 @@ def workload_log_ratios(blocks: Blocks, numerator: str, denominator: str) -> NDA
     shared = min(len(above), len(below))
     above, below = above[:shared], below[:shared]
     if above.shape != below.shape:
-        return np.asarray(np.median(above, axis=(1, 3)) - np.median(below, axis=(1, 3)))
+        return median_of_taken(above, axis=(1, 3)) - median_of_taken(below, axis=(1, 3))
     return np.asarray(np.median(_lower_half(above) - _lower_half(below), axis=1))
 
 
@@ -248,9 +248,11 @@ def workload_ratios(blocks: Blocks) -> Mapping[str, float]:
 
 
 def _lower_half(samples: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[groups, blocks, workloads]: the mean of the lower half of the samples."""
-    count = max(1, samples.shape[3] // 2)
-    return np.asarray(np.sort(samples, axis=3)[..., :count].mean(axis=3))
+    """[groups, blocks, workloads]: the mean of the lower half of the samples that were taken."""
+    taken = np.count_nonzero(~np.isnan(samples), axis=3)
+    lower = np.arange(samples.shape[3]) < np.maximum(1, taken // 2)[..., None]
+    # NaN is sorted last.
+    return np.asarray(np.sort(samples, axis=3).mean(axis=3, where=lower))
 
 
 def limit_bounds(blocks: Blocks, limits: Mapping[str, float]) -> tuple[LimitBound, ...]:

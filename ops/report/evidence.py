@@ -72,8 +72,10 @@ def _needed(measurement: Measurement) -> str:
 def blocks_line(stage: str, blocks: Blocks) -> str:
     """How much was timed in one session, and the empty call that was subtracted."""
     paired = blocks.samples_ns[blocks.paired[0]].shape
+    fewest = int((blocks.samples_ns[blocks.paired[0]] > 0).sum(axis=3).min())
+    each = f"{fewest} to {paired[3]}" if fewest < paired[3] else f"{paired[3]}"
     beside = [_beside(blocks, arm) for arm in blocks.arms if arm not in blocks.paired]
-    arms = f"{' and '.join(blocks.paired)} {paired[1]} x {paired[3]}"
+    arms = f"{' and '.join(blocks.paired)} {paired[1]} x {each}"
     floor = [float(part) * 1e-9 for part in (blocks.floor_ns.min(), np.median(blocks.floor_ns), blocks.floor_ns.max())]
     spread = f"{seconds(floor[1])} ({seconds(floor[0])} to {seconds(floor[2])})"
     calls = f"{min(blocks.calls)} to {max(blocks.calls)}" if len(set(blocks.calls)) > 1 else f"{blocks.calls[0]}"

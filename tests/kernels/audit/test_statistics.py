@@ -144,6 +144,14 @@ def test_a_quantile_outside_the_distribution_is_refused(probability: float, degr
         student_t_quantile(probability, degrees)
 
 
+def fewer_samples(blocks: Blocks, of: int) -> Blocks:
+    """The blocks of an operator whose last workloads, so many, have long messages."""
+    kept = {arm: samples.copy() for arm, samples in blocks.samples_ns.items()}
+    for arm in blocks.paired:
+        kept[arm][:, :, -of:, 4:] = 0
+    return replace(blocks, samples_ns=MappingProxyType(kept))
+
+
 # --- no false promotion --------------------------------------------------------------------------------------------
 
 
@@ -170,6 +178,24 @@ def test_the_twins_tell_the_error_of_identical_artifacts() -> None:
     pairs = [decided(Simulated(rng).run(EIGHT)) for _ in range(400)]
     scatter = np.std([np.log(decision.ratio) for decision in pairs])
     assert 0.95 <= np.median([decision.standard_error_ratio for decision in pairs]) / scatter <= 1.4
+
+
+def test_workloads_with_fewer_samples_err_no_more_often() -> None:
+    rng = np.random.default_rng(33)
+    found = [decided(fewer_samples(Simulated(rng).run(EIGHT), of=4)) for _ in range(800)]
+    assert sum(decision.upper_bound_ratio < 1 for decision in found) <= 0.025 * 800 + 3 * 4.4
+    assert all(decision.performance is not Performance.PROMOTABLE for decision in found)
+
+
+def test_a_sample_that_was_not_taken_counts_nowhere() -> None:
+    # given: blocks of a quiet session, and the same with half as many samples of a workload
+    whole = Simulated(np.random.default_rng(34), 0.9, noise=quiet).run(EIGHT)
+    fewer = fewer_samples(whole, of=1)
+    # then
+    assert decided(fewer).ratio == pytest.approx(decided(whole).ratio, rel=0.002)
+    assert decided(fewer).performance is Performance.PROMOTABLE
+    assert fewer.medians_s(CANDIDATE)["w11"] == pytest.approx(whole.medians_s(CANDIDATE)["w11"], rel=0.01)
+    assert decided(Blocks.from_bytes(fewer.to_bytes())) == decided(fewer)
 
 
 # --- power ---------------------------------------------------------------------------------------------------------
