@@ -10,6 +10,7 @@ from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.clock import Session
 from kernelbraid.kernels.audit.harness import Harness
 from kernelbraid.kernels.audit.memory import Inputs
+from kernelbraid.kernels.audit.native import Swapped
 from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, Candidate
 from kernelbraid.kernels.audit.plan import Plan
 from kernelbraid.kernels.audit.timed_inputs import TimedInputs
@@ -47,6 +48,25 @@ def test_no_row_of_an_input_is_again_what_it_was(timed: Session) -> None:
             rows = (timed.inputs.view(place) != old).reshape(-1, place.shape[-1])
             # A bfloat16 of the donor now and then is the row's own.
             assert rows.any(axis=-1).mean() > (0.999 if place.tensor.dtype == "float32" else 0.9)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint16"])
+def test_what_no_kernel_may_read_stays_as_it_is(timed: Session, dtype: str) -> None:
+    """Places that depend on an integer input hold NaN in one of the two sets; everything else is exchanged."""
+    # given: two inputs, and where both of them are finite
+    here, there = (np.arange(start, start + 4096).astype(dtype) for start in (0, 5000))
+    finite = np.arange(4096) % 3 != 0
+    before = here.copy(), there.copy()
+    places = (here.ctypes.data, there.ctypes.data, finite.ctypes.data)
+    swapped = (Swapped * 1)(Swapped(*places, here.size, 64, here.itemsize))
+    # when: a stretch from a third on, a sixteenth of the whole, and column 5 of each row
+    timed.launcher.stopwatch.splice(swapped, np.array([[1 / 3, 0.5, 5.5 / 64]]))
+    # then
+    place = np.arange(4096)
+    start = int((4096 - 256) / 3)
+    changed = finite & (((place >= start) & (place < start + 257)) ^ (place % 64 == 5))
+    assert np.array_equal(here, np.where(changed, before[1], before[0]))
+    assert np.array_equal(there, np.where(changed, before[0], before[1]))
 
 
 def test_any_timed_message_may_be_the_one_that_is_copied(timed: Session) -> None:
