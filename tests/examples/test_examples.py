@@ -26,6 +26,7 @@ CAMPAIGNS = {
     "attention": (4, 1, "i0002", "1.87"),
     "log_softmax_gather": (3, 2, "i0002", "1.21"),
     "rms_norm": (8, 1, "i0001", "1.03"),
+    "topk_softmax": (3, 2, "i0002", "1.85"),
 }
 """By operator, in the order of the files: audited, promoted, the best and how many times faster than the root it is."""
 
@@ -34,7 +35,7 @@ def of_campaign(operator: str, audited: int, promoted: int, best: str, ratio: st
     """What is printed of one campaign's log."""
     return (
         rf"{operator}-h200.jsonl.gz: {operator}-1 on NVIDIA H200",
-        rf"  audited {audited}, promoted {promoted}, stopped: (budget|opportunities_exhausted)",
+        rf"  audited {audited}, promoted {promoted}, stopped: (budget|edits_failing)",
         rf"  best {best}: {re.escape(ratio)}x the root",
         r"  measurements recomputed: sound",
         r"  decided again: \d+ events, divergence: None",
