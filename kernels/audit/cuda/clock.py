@@ -68,6 +68,7 @@ THROTTLED_TRIES = 3
 DISPUTED_RATIO, DISPUTED_NS = 0.25, 200_000
 LATE_RATIO, LATE_NS = 1.05, 20_000
 """Medians over a session: a child's time may fall so far below the auditor's above its floor, or pass the auditor's."""
+_LEAST_PAIRS = 4
 _LEAST_CALL_NS = 1_000
 BUSY_RATIO, BUSY_NS = 1.5, 100_000
 
@@ -92,19 +93,28 @@ class Record:
     sweeps_ns: dict[str, list[int]] = field(default_factory=dict)
     """By the arm that ran before: how long preparing the next message took."""
 
-    def disputed(self, floor_ns: float) -> str | None:
-        """Evidence when the candidate's own clock cannot be right beside the auditor's around it.
+    def disputed(self, arm: str, floor_ns: float) -> str | None:
+        """Evidence when an arm's own clock cannot be right beside the auditor's around it.
 
         More than the auditor's: it answered before its kernels had ended. Less than the auditor's above its floor: it
         is no clock. What lies between is what a launch costs, which partly passes while kernels run.
         """
-        for (arm, workload), pairs in self.advisory_ns.items():
+        for (timed, workload), pairs in self.advisory_ns.items():
             wall_ns, own_ns = (median(pair[side] for pair in pairs) for side in (0, 1))
             least_ns = (1 - DISPUTED_RATIO) * (wall_ns - floor_ns) - DISPUTED_NS
-            if arm == CANDIDATE and not least_ns <= own_ns <= LATE_RATIO * wall_ns + LATE_NS:
+            if timed == arm and not least_ns <= own_ns <= LATE_RATIO * wall_ns + LATE_NS:
                 own, wall, floor = (f"{time_ns / 1000:.1f} us" for time_ns in (own_ns, wall_ns, floor_ns))
                 return f"workload {workload}: its events span {own}, the auditor's clock {wall} with a floor of {floor}"
         return None
+
+    def disturbed(self, floor_ns: float) -> str | None:
+        """The same of an arm that is known to be sound: then something else was on the device, or on the cores.
+
+        Of one that was timed a few times only, the median tells nothing.
+        """
+        arms = {arm for (arm, _), pairs in self.advisory_ns.items() if len(pairs) >= _LEAST_PAIRS} - {CANDIDATE}
+        found = ((arm, self.disputed(arm, floor_ns)) for arm in sorted(arms))
+        return next((f"{arm}, {evidence}: something else is using them" for arm, evidence in found if evidence), None)
 
     def kept_busy(self) -> str | None:
         """Evidence when the device was slower to prepare after the candidate than after the other arms.

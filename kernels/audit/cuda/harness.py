@@ -410,7 +410,9 @@ class DeviceHarness(Auditor):
             facts = {**progress.artifact.resources, **record.summary()}
             progress.artifact = replace(progress.artifact, resources=facts)
         super()._believe(session, blocks, progress)
-        if evidence := record.disputed(floor_ns) or record.kept_busy():
+        if evidence := record.disturbed(floor_ns):
+            raise InfrastructureFailed(Infrastructure.DEVICE_FAULT, evidence)
+        if evidence := record.disputed(CANDIDATE, floor_ns) or record.kept_busy():
             raise CandidateFailed(Correctness.CLOCK_DISPUTED, evidence)
         progress.tally.passed["clock"] += 1
 

@@ -494,7 +494,7 @@ def test_identical_candidates_by_groups(packaged: DeviceHarness, rms_norm: Opera
         said(
             record=session.record.summary(),
             kept_busy=session.record.kept_busy(),
-            disputed=session.record.disputed(float(np.median(blocks.floor_ns))),
+            disputed=session.record.disputed("candidate", float(np.median(blocks.floor_ns))),
         )
         own = {
             f"{arm} {index}": np.median(np.array(pairs), axis=0).tolist()

@@ -31,8 +31,18 @@ def test_own_clock_must_lie_between_what_is_above_the_floor_and_the_whole(
     wall_us: int, own_us: int, disputed: bool
 ) -> None:
     pairs = [(wall_us * 1000, own_us * 1000)] * 5
-    assert (Record(advisory_ns={(CANDIDATE, 0): pairs}).disputed(FLOOR_NS) is not None) is disputed
-    assert Record(advisory_ns={(INCUMBENT, 0): pairs}).disputed(FLOOR_NS) is None
+    assert (Record(advisory_ns={(CANDIDATE, 0): pairs}).disputed(CANDIDATE, FLOOR_NS) is not None) is disputed
+
+
+def test_what_a_sound_arm_shows_too_is_the_machines_fault() -> None:
+    # given messages of which another process took the device in the middle
+    sound, held_up = [(2_000_000, 1_800_000)] * 5, [(4_400_000, 830_000)] * 5
+    both = Record(advisory_ns={(CANDIDATE, 0): held_up, (INCUMBENT, 0): held_up})
+    # then
+    assert "incumbent, workload 0" in str(both.disturbed(FLOOR_NS))
+    assert Record(advisory_ns={(CANDIDATE, 0): held_up, (INCUMBENT, 0): sound}).disturbed(FLOOR_NS) is None
+    # and a few messages tell nothing
+    assert Record(advisory_ns={(INCUMBENT, 0): held_up[:3]}).disturbed(FLOOR_NS) is None
 
 
 @pytest.mark.parametrize(("after_own_us", "busy"), [(400, False), (450, False), (900, True)])
