@@ -42,8 +42,8 @@ class WorkloadTiming:
     """One workload in seconds a call, all arms timed in turn.
 
     `ratio` is candidate over root and `upper_bound_ratio` its 97.5 % bound; both and `root_s` are None where another
-    incumbent was named and the screen already ruled a gain out, as the root is not timed then. `incumbent_ratio` is
-    candidate over incumbent.
+    incumbent was named and the screen already ruled a gain out, as the root is not timed then. The bound alone is None
+    after a screen of one group, which tells of no scatter. `incumbent_ratio` is candidate over incumbent.
     """
 
     workload: str
@@ -59,8 +59,9 @@ class WorkloadTiming:
 
     @property
     def within_limit(self) -> bool:
-        """Whether the slowdown limit is kept at the bound, as far as the root was timed."""
-        return self.upper_bound_ratio is None or self.upper_bound_ratio <= self.limit_ratio
+        """Whether the slowdown limit is kept at the bound, or by the estimate without one, as far as there is any."""
+        slowest = self.ratio if self.upper_bound_ratio is None else self.upper_bound_ratio
+        return slowest is None or slowest <= self.limit_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,7 @@ def workload_timings(contract: Contract, blocks: Blocks, *, beside_root: bool) -
             incumbent_ratio=ratios[item.name],
             root_s=medians[found.ROOT][item.name] if rooted else None,
             ratio=bounds[item.name].ratio if rooted else None,
-            upper_bound_ratio=bounds[item.name].upper_bound_ratio if rooted else None,
+            upper_bound_ratio=bounds[item.name].upper_bound_ratio if rooted and blocks.groups > 1 else None,
         )
         for item in contract.workloads
     )

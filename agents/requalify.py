@@ -33,7 +33,12 @@ from kernelbraid.events.store import Store, driver_lease
 from kernelbraid.events.values import ROOT, Contract, Correctness, Environment, Performance
 from kernelbraid.kernels.audit import outcome as found
 from kernelbraid.kernels.audit.outcome import Blocks
-from kernelbraid.kernels.audit.statistics import LEAST_DELTA_RATIO, group_log_ratios, student_t_quantile
+from kernelbraid.kernels.audit.statistics import (
+    LEAST_DELTA_RATIO,
+    USUAL_GROUP_ERROR,
+    group_log_ratios,
+    student_t_quantile,
+)
 
 DONE = "requalified: a resume searches on from here"
 CONFIDENCE = 0.95
@@ -285,6 +290,8 @@ def _weights(contract: Contract) -> Mapping[str, float]:
 
 def _logs(blocks: Blocks, weights: Mapping[str, float], arm: str) -> SpeedupLogs:
     logs = -group_log_ratios(blocks, weights, found.CANDIDATE, arm)
+    if len(logs) < 2:  # A screen that short tells of no scatter; one group's seldom is less than the usual one.
+        return SpeedupLogs(float(logs[0]), USUAL_GROUP_ERROR**2, 1)
     return SpeedupLogs(float(np.mean(logs)), float(np.var(logs, ddof=1)) / len(logs), len(logs) - 1)
 
 

@@ -256,11 +256,12 @@ def _lower_half(samples: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def limit_bounds(blocks: Blocks, limits: Mapping[str, float]) -> tuple[LimitBound, ...]:
-    """Every workload's candidate over root with its upper bound."""
+    """Every workload's candidate over root with its upper bound; infinite with one group, which tells of no scatter."""
     ratios = workload_log_ratios(blocks, CANDIDATE, _root(blocks))
-    quantile = student_t_quantile(1 - LIMIT_ALPHA, len(ratios) - 1)
-    means, errors = ratios.mean(axis=0), ratios.std(axis=0, ddof=1) / math.sqrt(len(ratios))
-    uppers = np.exp(means + quantile * errors)
+    means, uppers = ratios.mean(axis=0), np.full(ratios.shape[1], math.inf)
+    if len(ratios) > 1:
+        errors = ratios.std(axis=0, ddof=1) / math.sqrt(len(ratios))
+        uppers = np.exp(means + student_t_quantile(1 - LIMIT_ALPHA, len(ratios) - 1) * errors)
     return tuple(
         LimitBound(name, ratio, upper, limits[name])
         for name, ratio, upper in zip(blocks.workloads, np.exp(means).tolist(), uppers.tolist(), strict=True)

@@ -332,6 +332,12 @@ def test_a_limit_holds_only_at_its_upper_bound() -> None:
     assert broken[0].ratio < broken[0].upper_bound_ratio
 
 
+def test_one_group_bounds_no_slowdown() -> None:
+    """A screen may be that short; its estimates are shown all the same."""
+    bounds = statistics.limit_bounds(Simulated(np.random.default_rng(10), 0.5).run(replace(EIGHT, groups=1)), LIMITS)
+    assert all(bound.ratio < 1 and not bound.kept for bound in bounds)
+
+
 def test_the_speed_up_is_the_roots_objective_over_the_candidates() -> None:
     decision = decided(Simulated(np.random.default_rng(5), 0.5, noise=quiet).run(EIGHT))
     assert decision.speedup_ratio == pytest.approx(6.0, rel=0.02)
