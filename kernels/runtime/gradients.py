@@ -1,28 +1,28 @@
-"""Backward passes of what memory bounds: on a GPU by `backward_kernels`, elsewhere by their formulas, in float32."""
+"""Backward passes of what memory bounds, by PyTorch's own kernels."""
 
 from collections.abc import Sequence
 
 import torch
+
+from kernelbraid.kernels.runtime.rotary import rope
 
 Turn = tuple[torch.Tensor, torch.Tensor]
 """Positions [tokens] int64, and cosines and sines [max_position, head_dim] float32."""
 
 
 def of_norm(
-    x: torch.Tensor, weight: torch.Tensor, gradient: torch.Tensor, epsilon: float, more: torch.Tensor | None = None
+    x: torch.Tensor, weight: torch.Tensor, gradient: torch.Tensor, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of x [..., width] and weight [width], in their dtypes; `more` [..., width] is added to the first."""
-    if not x.is_cuda:
-        of_x, of_weight = _of_norm(x, weight, gradient, epsilon)
-        return of_x if more is None else of_x + more, of_weight
-    from kernelbraid.kernels.runtime.backward_kernels import rows_backward
-
-    x = x.contiguous()
-    of_x = torch.empty_like(x)
-    rows = (-1, 1, x.shape[-1])
-    added = None if more is None else more.contiguous().view(rows)
-    of_weight = rows_backward(x.view(rows), weight, gradient.contiguous().view(rows), of_x.view(rows), epsilon, added)
-    return of_x, of_weight
+    """Of x [..., width] and weight [width], in their dtypes, computed in float32; on a GPU by torch's fused kernel."""
+    if x.is_cuda:
+        return _of_norm_fused(x.contiguous(), weight, gradient.contiguous(), epsilon)
+    wide, passed = x.float(), gradient.float()
+    inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
+    unit = wide * inverse
+    of_weight = (passed * unit).flatten(0, -2).sum(0)
+    passed = passed * weight.float()
+    of_x = inverse * (passed - unit * (passed * unit).mean(-1, keepdim=True))
+    return of_x.to(x.dtype), of_weight.to(weight.dtype)
 
 
 def of_heads(
@@ -35,57 +35,35 @@ def of_heads(
 ) -> list[torch.Tensor | None]:
     """Fill of_heads with the gradients of q, k and v [tokens, heads, head_dim], and give those of q's and k's weights.
 
-    gradients are those after norm and turn. Each of of_heads lies as its heads do, so that they can be one product's.
+    gradients are those after norm and turn: the turn is made the other way round.
     """
-    of_weights = [
-        _of_turned(x, weight, gradient, turn, epsilon, of_x)
-        for x, weight, gradient, of_x in zip(heads[:2], weights, gradients[:2], of_heads[:2], strict=True)
-    ]
-    of_heads[2].copy_(gradients[2])
+    back = turn[1][turn[0]]
+    back[:, back.shape[1] // 2 :].neg_()
+    of_q, of_k, of_v = gradients
+    turned = (*rope(of_q, of_k, torch.arange(len(back), device=back.device), back), of_v)
+    of_weights: list[torch.Tensor | None] = [None, None]
+    for i, (x, gradient, of_x) in enumerate(zip(heads, turned, of_heads, strict=True)):
+        weight = weights[i] if i < len(weights) else None
+        if weight is not None:
+            gradient, of_weights[i] = of_norm(x, weight, gradient, epsilon)
+        of_x.copy_(gradient)
     return of_weights
 
 
 def of_gated(gate_up: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     """Of gate_up [tokens, 2 * inter] from the gradient [tokens, inter] of silu(gate) * up."""
-    if gate_up.is_cuda:
-        from kernelbraid.kernels.runtime.backward_kernels import gated_backward
-
-        return gated_backward(gate_up, gradient.contiguous())
-    gate, up = gate_up.float().chunk(2, -1)
-    passed, share = gradient.float(), gate.sigmoid()
-    of_gate = passed * up * share * (1 + gate * (1 - share))
-    return torch.cat((of_gate, passed * gate * share), -1).to(gate_up.dtype)
+    gate, up = gate_up.chunk(2, -1)
+    result = torch.empty_like(gate_up)
+    of_gate, of_up = result.chunk(2, -1)
+    torch.mul(gradient, torch.nn.functional.silu(gate), out=of_up)
+    torch.ops.aten.silu_backward(gradient * up, gate, grad_input=of_gate)
+    return result
 
 
-def _of_turned(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    gradient: torch.Tensor,
-    turn: Turn,
-    epsilon: float,
-    of_x: torch.Tensor,
-) -> torch.Tensor | None:
-    if x.is_cuda:
-        from kernelbraid.kernels.runtime.backward_kernels import rows_backward
-
-        return rows_backward(x, weight, gradient.contiguous(), of_x, epsilon, turn=turn)
-    cos, sin = turn[1][turn[0]][:, None].chunk(2, -1)
-    left, right = gradient.float().chunk(2, -1)
-    gradient = torch.cat((left * cos + right * sin, right * cos - left * sin), -1)
-    of_weight = None
-    if weight is not None:
-        gradient, of_weight = _of_norm(x, weight, gradient, epsilon)
-    of_x.copy_(gradient)
-    return of_weight
-
-
-def _of_norm(
+def _of_norm_fused(
     x: torch.Tensor, weight: torch.Tensor, gradient: torch.Tensor, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    wide, passed = x.float(), gradient.float()
-    inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
-    unit = wide * inverse
-    of_weight = (passed * unit).flatten(0, -2).sum(0)
-    passed = passed * weight.float()
-    of_x = inverse * (passed - unit * (passed * unit).mean(-1, keepdim=True))
-    return of_x.to(x.dtype), of_weight.to(weight.dtype)
+    width = [x.shape[-1]]
+    _, inverse = torch.ops.aten._fused_rms_norm(x, width, weight, epsilon)
+    of_x, of_weight = torch.ops.aten._fused_rms_norm_backward(gradient, x, width, inverse, weight, [True, True])
+    return of_x, of_weight

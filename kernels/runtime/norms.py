@@ -80,7 +80,8 @@ def _fused_keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _fused_backward(ctx: Any, gradient: torch.Tensor, of_total: torch.Tensor) -> tuple[Any, ...]:
     total, weight = ctx.saved_tensors
-    of_sum, of_weight = of_norm(total, weight, gradient, ctx.epsilon, of_total)
+    of_sum, of_weight = of_norm(total, weight, gradient, ctx.epsilon)
+    of_sum = of_sum + of_total
     return of_sum, of_sum, of_weight, None
 
 
