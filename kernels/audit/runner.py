@@ -36,7 +36,7 @@ _FRAME = struct.Struct("<II")
 _FAULT = struct.Struct("<iiiiiiQq")
 _PAYLOAD_BYTES = {READY: 0, DONE: 8}
 _IN_INPUT, _IN_GUARD = 1, 2
-_STOP_WAIT_S = 3.0
+_STOP_WAIT_S = 1.0
 _WORKED_NS = 50_000
 """Processor time between an answer and the next message that no runner needs: it only goes to wait there."""
 _WORKED_TIMES, _WORKED_RATIO = 5, 0.15
@@ -270,7 +270,11 @@ class Runner:
         return CandidateFailed(verdict, evidence, self.printed())
 
     def _end(self) -> int | None:
-        """Its exit status, or minus the signal that ended it; None when it had to be killed."""
+        """Its exit status, or minus the signal that ended it; None when it had to be killed.
+
+        It may have been frozen, as after an answer, between closing its pipe and its end.
+        """
+        self.thaw()
         try:
             code = self._process.wait(_STOP_WAIT_S)
         except subprocess.TimeoutExpired:
