@@ -1,4 +1,4 @@
-"""Backward passes of what memory bounds, by PyTorch's own kernels."""
+"""Backward passes of what memory bounds, by PyTorch's own kernels; a turn is made back by `rope` itself."""
 
 from collections.abc import Sequence
 
@@ -31,9 +31,9 @@ def of_heads(
     gradients: Sequence[torch.Tensor],
     turn: Turn,
     epsilon: float,
-    of_heads: Sequence[torch.Tensor],
+    into: Sequence[torch.Tensor],
 ) -> list[torch.Tensor | None]:
-    """Fill of_heads with the gradients of q, k and v [tokens, heads, head_dim], and give those of q's and k's weights.
+    """Fill `into` with the gradients of q, k and v [tokens, heads, head_dim], and give those of q's and k's weights.
 
     gradients are those after norm and turn: the turn is made the other way round.
     """
@@ -42,7 +42,7 @@ def of_heads(
     of_q, of_k, of_v = gradients
     turned = (*rope(of_q, of_k, torch.arange(len(back), device=back.device), back), of_v)
     of_weights: list[torch.Tensor | None] = [None, None]
-    for i, (x, gradient, of_x) in enumerate(zip(heads, turned, of_heads, strict=True)):
+    for i, (x, gradient, of_x) in enumerate(zip(heads, turned, into, strict=True)):
         weight = weights[i] if i < len(weights) else None
         if weight is not None:
             gradient, of_weights[i] = of_norm(x, weight, gradient, epsilon)
