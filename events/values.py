@@ -226,6 +226,11 @@ class Measurement(Value):
     blocks: tuple[str, ...] = ()
     """Digests of the blobs: the screen's blocks, then the confirmation's."""
 
+    @property
+    def has_error(self) -> bool:
+        """Whether error and bound tell anything: a screen of one group has neither, and records 0 and its estimate."""
+        return self.confirmation is not None or self.standard_error_ratio > 0
+
 
 class Change(Value):
     """A key of the specification that a fork set to another value (both as JSON)."""

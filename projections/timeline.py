@@ -152,7 +152,8 @@ def _timed(event: TimingCompleted) -> str:
 def _compared(measurement: Measurement | None) -> str:
     if measurement is None:
         return ""
-    return f": {measurement.ratio:.3f} of {measurement.incumbent} (at most {measurement.upper_bound_ratio:.3f})"
+    bound = f" (at most {measurement.upper_bound_ratio:.3f})" if measurement.has_error else ""
+    return f": {measurement.ratio:.3f} of {measurement.incumbent}{bound}"
 
 
 def _promoted(event: ImplementationPromoted) -> str:

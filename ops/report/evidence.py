@@ -52,7 +52,7 @@ def check_lines(checks: Sequence[Checked], told: str = "") -> Iterator[str]:
 def measurement_lines(measurement: Measurement) -> Iterator[str]:
     """The decision in numbers: what was estimated, how well, and what a promotion needs."""
     yield f"  ratio             {measurement.ratio:.4f} of {measurement.incumbent}, {_needed(measurement)}"
-    error = f"{100 * measurement.standard_error_ratio:.3f} %"
+    error = f"{100 * measurement.standard_error_ratio:.3f} %" if measurement.has_error else "unknown from one group"
     yield f"  standard error    {error}, delta {100 * measurement.delta_ratio:.3f} %"
     if measurement.confirmation is not None and measurement.alpha is not None:
         yield f"  confirmation      k = {measurement.confirmation}, alpha {measurement.alpha:.3g}"
@@ -63,10 +63,11 @@ def measurement_lines(measurement: Measurement) -> Iterator[str]:
 
 
 def _needed(measurement: Measurement) -> str:
-    """The upper bound, and what it has to lie below for a gain."""
+    """The upper bound where there is one, and what it has to lie below for a gain."""
     noisy = "; delta is too wide to decide with" if measurement.delta_ratio > LARGEST_DELTA_RATIO else ""
     least = 1 - measurement.delta_ratio
-    return f"at most {measurement.upper_bound_ratio:.4f}; a gain lies below {least:.4f}{noisy}"
+    bound = f"at most {measurement.upper_bound_ratio:.4f}; " if measurement.has_error else ""
+    return f"{bound}a gain lies below {least:.4f}{noisy}"
 
 
 def blocks_line(stage: str, blocks: Blocks) -> str:
@@ -79,7 +80,7 @@ def blocks_line(stage: str, blocks: Blocks) -> str:
     floor = [float(part) * 1e-9 for part in (blocks.floor_ns.min(), np.median(blocks.floor_ns), blocks.floor_ns.max())]
     spread = f"{seconds(floor[1])} ({seconds(floor[0])} to {seconds(floor[2])})"
     calls = f"{min(blocks.calls)} to {max(blocks.calls)}" if len(set(blocks.calls)) > 1 else f"{blocks.calls[0]}"
-    samples = f"{paired[0]} groups; samples a group: {', '.join([arms, *beside])}"
+    samples = f"{paired[0]} group{'s' if paired[0] > 1 else ''}; samples a group: {', '.join([arms, *beside])}"
     return f"  {stage:<16}  {samples}; calls a message {calls}; floor {spread}"
 
 

@@ -10,8 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from kernelbraid.events.registry import BY_NAME
 from kernelbraid.events.state import fold
 from kernelbraid.events.store import open_store
+from kernelbraid.events.values import Measurement
 from kernelbraid.kernels.audit.outcome import Candidate, Correctness, Verdict
 from kernelbraid.kernels.audit.simulated import SimulatedHarness
+from kernelbraid.ops.report.evidence import measurement_lines
 from kernelbraid.ops.wiring import Wiring
 from kernelbraid.projections.digest import state_digest
 from kernelbraid.projections.summary import summary
@@ -194,6 +196,21 @@ def test_show_of_an_implementation_tells_how_it_was_timed_and_where(cli: Cli) ->
     assert len(found["sessions"]["confirmation"]["floor_s"]) == int(told[1])
     assert found["environment"]["compiler"] == "simulated"
     assert set(found["limits"]) == set(found["latencies_s"])
+
+
+def test_a_screen_of_one_group_is_shown_without_a_bound_and_an_error() -> None:
+    ratios = {"ratio": 1.2, "upper_bound_ratio": 1.2, "delta_ratio": 0.005}
+    one = Measurement(incumbent="i0001", **ratios, standard_error_ratio=0, objective_s=1e-3)
+    several = one.model_copy(update={"upper_bound_ratio": 1.21, "standard_error_ratio": 0.01})
+
+    assert list(measurement_lines(one))[:2] == [
+        "  ratio             1.2000 of i0001, a gain lies below 0.9950",
+        "  standard error    unknown from one group, delta 0.500 %",
+    ]
+    assert list(measurement_lines(several))[:2] == [
+        "  ratio             1.2000 of i0001, at most 1.2100; a gain lies below 0.9950",
+        "  standard error    1.000 %, delta 0.500 %",
+    ]
 
 
 def test_show_of_the_root_has_its_qualification(cli: Cli) -> None:
