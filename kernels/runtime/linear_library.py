@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 NAME = "libcublasLt.so.13"
-ALGORITHM_BYTES = 64
 WORKSPACE_BYTES = 32 << 20
 """What an algorithm may use at most; taken from torch's allocator for each call, so streams do not share it."""
 _BFLOAT16, _FLOAT32, _SUMS_FLOAT32, _TRANSPOSED = 14, 0, 68, 1
