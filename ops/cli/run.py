@@ -52,15 +52,7 @@ def run(
     require_available(target, proposer)
     require_operator(operator)
     session = session_of(context, store)
-    policy = Policy(
-        seed=seed,
-        parallel=parallel,
-        kappa=kappa,
-        audits=audits,
-        tokens=tokens,
-        cost_usd=cost or None,
-        wall_s=wall or None,
-    )
+    policy = Policy(seed=seed, parallel=parallel, kappa=kappa, audits=audits, tokens=tokens, cost_usd=cost, wall_s=wall)
     with writing(session) as log:
         code = drive(
             log,
