@@ -52,6 +52,8 @@ def _readable(implementation: str, problems: Iterator[str]) -> Iterator[str]:
         yield from problems
     except (StoreError, ValueError) as error:
         yield f"{implementation}: its blocks cannot be read: {error}"
+    except KeyError as error:
+        yield f"{implementation}: its blocks lack {error}"
 
 
 def _measurement(state: State, event: AuditCompleted | TimingCompleted, read_blob: ReadBlob) -> Iterator[str]:

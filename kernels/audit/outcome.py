@@ -22,6 +22,8 @@ ROOT = "root"
 INCUMBENT = "incumbent"
 CANDIDATE = "candidate"
 LOG_LIMIT_BYTES = 8192
+LONGEST_NS = 2**32 - 1
+"""The longest sample that blocks can hold; what took longer counts as this, which is no gain either."""
 
 
 class Correctness(StrEnum):
@@ -172,21 +174,19 @@ class Blocks:
             planes = np.frombuffer(stored[start:], np.uint8).reshape(4, -1)
             values = np.ascontiguousarray(planes.T).view("<u4").ravel().astype(np.uint32)
             return cls._from_parts(header, values)
-        except (KeyError, IndexError, TypeError) as error:
+        except (KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ValueError(f"these are no timing blocks: {error!r}") from error
 
     @classmethod
     def _from_parts(cls, header: Mapping[str, Any], values: NDArray[np.uint32]) -> "Blocks":
         shapes: dict[str, list[int]] = header["shapes"]
-        first = next(iter(shapes[arm] for arm in header["paired"]))
+        first = shapes[header["paired"][0]]
         ends = np.cumsum([math.prod(shape) for shape in [*shapes.values(), first[:1], first[:3]]])
         if ends[-1] != len(values):
             raise ValueError(f"these are no timing blocks: {len(values)} values where {ends[-1]} are due")
         *arms, floor_ns, orders = np.split(values, ends[:-1])
         samples_ns = {arm: part.reshape(shape) for (arm, shape), part in zip(shapes.items(), arms, strict=True)}
-        if not all((samples > 0).any(axis=3).all() for samples in samples_ns.values()):
-            raise ValueError("these are no timing blocks: one of them has no sample of a workload")
-        return cls(
+        blocks = cls(
             workloads=tuple(header["workloads"]),
             calls=tuple(header["calls"]),
             paired=tuple(header["paired"]),
@@ -195,6 +195,28 @@ class Blocks:
             orders=orders.reshape(first[:3]),
             twins=int(header.get("twins", 1)),
         )
+        if problem := blocks._problem():
+            raise ValueError(f"these are no timing blocks: {problem}")
+        return blocks
+
+    def _problem(self) -> str | None:
+        """Why no figure can be worked out from these; None when all can."""
+        named = all(isinstance(name, str) for name in self.workloads) and set(self.paired) <= set(self.arms)
+        counted = all(type(count) is int and 0 < count <= LONGEST_NS for count in self.calls)
+        if not (named and counted and len(self.calls) == len(self.workloads) and self.twins > 0):
+            return f"{self.workloads} with {self.calls} calls, {self.twins} processes of each of {self.paired}"
+        for arm, samples in self.samples_ns.items():
+            if samples.size == 0 or samples.shape[2:-1] != (len(self.workloads),) or len(samples) > self.groups:
+                return f"samples of {arm} in the shape {samples.shape}"
+            if not self._sampled(samples, self.twins if arm in self.paired else 1):
+                return f"a process of {arm} has no sample of a workload"
+        return None
+
+    @staticmethod
+    def _sampled(samples: NDArray[np.uint32], twins: int) -> bool:
+        """Whether every process has a sample of every workload in each of its blocks."""
+        twin = np.arange(samples.shape[3]) // 2 % twins
+        return all((samples[..., twin == number] > 0).any(axis=3).all() for number in range(twins))
 
     def __eq__(self, other: object) -> bool:
         """Whether every sample is the same."""

@@ -169,6 +169,22 @@ def test_one_sample_of_the_root_s_own_timing_is_named_too(log: Log) -> None:
     assert found[0].what.startswith("i0000: the root's latencies")
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda blocks: replace(blocks, samples_ns={INCUMBENT: blocks.samples_ns[INCUMBENT]}, paired=(INCUMBENT,)),
+        lambda blocks: replace(blocks, workloads=tuple(f"{name} of another" for name in blocks.workloads)),
+        lambda blocks: replace(blocks, calls=(0,) * len(blocks.calls)),
+    ],
+)
+def test_blocks_of_something_else_are_named_and_end_nothing(log: Log, edit: Edit) -> None:
+    position, implementation, digest = log.promotable()
+    log.rewrite_blocks(position, digest, edit)
+    (problem,) = problems(log.opened())
+    assert problem.position == position
+    assert problem.what.startswith(f"{implementation}: its blocks ")
+
+
 def test_any_sample_edited_without_rehashing_is_named_with_its_implementation(log: Log) -> None:
     # given one of the slowest samples, which no estimate rests on, longer by a nanosecond
     position, implementation, digest = log.promotable()

@@ -1,5 +1,6 @@
 """What is stored of an audit comes back as it was."""
 
+import json
 import zlib
 from dataclasses import replace
 
@@ -34,6 +35,52 @@ def test_blocks_survive_their_bytes(full_size: Operator) -> None:
 def test_other_bytes_are_refused(stored: bytes) -> None:
     with pytest.raises(ValueError):
         Blocks.from_bytes(stored)
+
+
+def encoded(values: int = 0, **changed: object) -> bytes:
+    """Blocks of one sample an arm with another header, and so many values of 1."""
+    header = {"workloads": ["w"], "calls": [1], "paired": ["incumbent", "candidate"], "twins": 1, **changed}
+    body = json.dumps({"shapes": {"incumbent": [1, 1, 1, 1], "candidate": [1, 1, 1, 1]}, **header}).encode()
+    return len(body).to_bytes(4, "little") + body + b"\1" * values + bytes(3 * values)
+
+
+def test_the_least_blocks_are_blocks() -> None:
+    assert Blocks.from_bytes(encoded(4)).groups == 1
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        encoded(0, shapes=[[1, 1, 1, 1]], paired=[0]),
+        encoded(4, paired=[]),
+        encoded(4, paired=["incumbent", "nobody"]),
+        encoded(4, workloads=[["w"]]),
+        encoded(4, workloads=["w", "v"], calls=[1, 1]),
+        encoded(4, calls=[0]),
+        encoded(4, calls=["1"]),
+        encoded(4, calls=[1, 1]),
+        encoded(4, twins=0),
+        encoded(4, twins=float("inf")),
+        encoded(4, twins=1_000_000_000),
+        encoded(0, shapes={"incumbent": [0, 1, 1, 1], "candidate": [0, 1, 1, 1]}),
+        encoded(5, shapes={"incumbent": [1, 1, 1, 1], "candidate": [2, 1, 1, 1]}),
+        (100_000).to_bytes(4, "little") + b"[" * 100_000,
+    ],
+)
+def test_blocks_from_which_nothing_can_be_worked_out_are_refused(stored: bytes) -> None:
+    with pytest.raises(ValueError, match="these are no timing blocks"):
+        Blocks.from_bytes(stored)
+
+
+def test_every_process_has_a_sample_or_its_blocks_are_refused() -> None:
+    # given four samples of two processes each, of which the incumbent's second one has none
+    shape, counted = [1, 1, 1, 4], [1] * 4 + [1, 1, 0, 0]
+    header = encoded(0, twins=2, shapes={"candidate": shape, "incumbent": shape})
+    whole = header + bytes([1] * 10) + bytes(30)
+    assert Blocks.from_bytes(whole).twins == 2
+    # when, then: no error of identical arms would follow, and the least margin would stand in for it
+    with pytest.raises(ValueError, match="incumbent has no sample"):
+        Blocks.from_bytes(header + bytes([*counted, 1, 1]) + bytes(30))
 
 
 def test_cut_blocks_are_refused(full_size: Operator) -> None:
