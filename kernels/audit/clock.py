@@ -23,7 +23,7 @@ from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFai
 from kernelbraid.kernels.audit.layout import Layout, plan_layout
 from kernelbraid.kernels.audit.memory import Inputs, Outputs
 from kernelbraid.kernels.audit.native import Elapsed, Errand, Span
-from kernelbraid.kernels.audit.outcome import CANDIDATE, Blocks, Correctness, Infrastructure
+from kernelbraid.kernels.audit.outcome import CANDIDATE, LONGEST_NS, Blocks, Correctness, Infrastructure
 from kernelbraid.kernels.audit.plan import LONG_NS, Plan
 from kernelbraid.kernels.audit.runner import Launcher, Runner
 from kernelbraid.kernels.audit.timed_inputs import TimedInputs, WorkloadInputs
@@ -321,7 +321,7 @@ class Session:
         if not undisturbed and self.pace.messages_ns[index] < LONG_NS:
             found += self._messages(arm, process, index, False)
             undisturbed = self._undisturbed(found)
-        sample = min(each.wall_ns for each in undisturbed or found)
+        sample = min(LONGEST_NS, *(each.wall_ns for each in undisturbed or found))
         insort(self._seen.setdefault((arm, index), []), sample)
         return sample
 

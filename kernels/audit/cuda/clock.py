@@ -32,7 +32,15 @@ from kernelbraid.kernels.audit.cuda.stash import Stash, read
 from kernelbraid.kernels.audit.cuda.vault import Message, Vault
 from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.layout import CallPlaces, Layout, Place, plan_layout
-from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT, Blocks, Correctness, Infrastructure
+from kernelbraid.kernels.audit.outcome import (
+    CANDIDATE,
+    INCUMBENT,
+    LONGEST_NS,
+    ROOT,
+    Blocks,
+    Correctness,
+    Infrastructure,
+)
 from kernelbraid.kernels.audit.plan import Plan
 from kernelbraid.kernels.operators.cases import Call, Reference
 from kernelbraid.kernels.operators.operator import Operator, Workload
@@ -457,7 +465,7 @@ class DeviceSession:
         """One sample in nanoseconds."""
         answered = self._message(arm, runner, index)
         self.record.advisory_ns.setdefault((arm, index), []).append(answered)
-        return answered.wall_ns
+        return min(LONGEST_NS, answered.wall_ns)
 
     def _message(self, arm: str, runner: DeviceRunner, index: int) -> Answered:
         """Fresh inputs, poison, cold caches; then the clock; then a look at what was read back."""

@@ -15,9 +15,18 @@ import pytest
 from kernelbraid.kernels.audit import harness as harness_module
 from kernelbraid.kernels.audit import lock, sandbox
 from kernelbraid.kernels.audit.build import LARGE_SOURCE_BYTES
+from kernelbraid.kernels.audit.clock import Prepared, Session
 from kernelbraid.kernels.audit.harness import Harness
 from kernelbraid.kernels.audit.limits import Limits
-from kernelbraid.kernels.audit.outcome import AuditOutcome, Candidate, Correctness, Infrastructure
+from kernelbraid.kernels.audit.native import Elapsed
+from kernelbraid.kernels.audit.outcome import (
+    CANDIDATE,
+    LONGEST_NS,
+    AuditOutcome,
+    Candidate,
+    Correctness,
+    Infrastructure,
+)
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
 from kernelbraid.kernels.operators.operator import Operator
 
@@ -103,6 +112,26 @@ def test_a_candidate_is_timed_again_without_checks(harness: Harness, scale: Oper
     timing = harness.time(root, root, lambda: root)
     assert timing.verdict is Correctness.VERIFIED, timing.evidence
     assert set(timing.latencies_s) == {workload.name for workload in scale.workloads}
+
+
+def test_a_message_of_seven_seconds_is_a_long_one_and_no_error(
+    harness: Harness, root: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a candidate whose every message takes longer than a sample can say
+    timed = Session._messages
+
+    def slow(session: Session, arm: str, process: Prepared, index: int, copied: bool) -> list[Elapsed]:
+        found = timed(session, arm, process, index, copied)
+        return [Elapsed(7_000_000_000, 7_000_000_000) for _ in found] if arm == CANDIDATE else found
+
+    monkeypatch.setattr(Session, "_messages", slow)
+    # when
+    timing = harness.time(root, root, lambda: root)
+    # then
+    assert timing.verdict is Correctness.VERIFIED, timing.evidence
+    assert timing.confirmation is None
+    assert timing.screen is not None
+    assert timing.screen.samples_ns[CANDIDATE].max() == LONGEST_NS
 
 
 def test_candidates_are_audited_side_by_side(root: Candidate, audited: Callable[[Candidate], AuditOutcome]) -> None:
