@@ -32,6 +32,8 @@ USUAL_GROUP_ERROR = 0.012
 LIMIT_ALPHA = 0.025
 BOOTSTRAP_ALPHA = 0.025
 BOOTSTRAP_DRAWS = 2000
+LARGEST_LOG = 700.0
+"""Of a bound: three groups that have nothing in common reach what no float holds, at a late confirmation's alpha."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def decide(
     mean, error = _mean_and_error(ratios)
     identical = identical_error(blocks, weights)
     delta = _delta_ratio(identical)
-    upper = math.exp(mean + student_t_quantile(1 - alpha, len(ratios) - 1) * error)
+    upper = math.exp(min(LARGEST_LOG, mean + student_t_quantile(1 - alpha, len(ratios) - 1) * error))
     bootstrap = bootstrap_upper_ratio(ratios, seed)
     bounds = limit_bounds(blocks, limits)
     objectives = {arm: objective_s(blocks, weights, arm) for arm in blocks.arms}

@@ -375,3 +375,17 @@ def test_a_promotion_satisfies_its_own_inequalities(ratio: float, k: int, seed: 
         assert decision.upper_bound_ratio < 1 - decision.delta_ratio
         assert decision.delta_ratio >= max(0.005, 3 * decision.standard_error_ratio)
         assert all(bound.upper_bound_ratio <= bound.limit_ratio for bound in decision.limits)
+
+
+def test_groups_that_have_nothing_in_common_give_a_bound_and_no_overflow() -> None:
+    # given a candidate that was ten thousand times slower in the last of three groups, at a hundredth confirmation
+    session = Simulated(np.random.default_rng(0), noise=quiet)
+    blocks = session.run(replace(plan.CONFIRMATION, groups=3))
+    samples = {arm: np.array(values) for arm, values in blocks.samples_ns.items()}
+    samples[CANDIDATE][2] = np.minimum(samples[CANDIDATE][2] * 1e4, 4e9)
+    uneven = replace(blocks, samples_ns=MappingProxyType(samples))
+    # when
+    decision = decide(uneven, WEIGHTS, LIMITS, 0.05 / (300 * 301), seed=0)
+    # then
+    assert np.isfinite(decision.upper_bound_ratio)
+    assert decision.performance is not Performance.PROMOTABLE
