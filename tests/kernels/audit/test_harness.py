@@ -9,24 +9,28 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernelbraid.kernels.audit import harness as harness_module
 from kernelbraid.kernels.audit import lock, sandbox
 from kernelbraid.kernels.audit.build import LARGE_SOURCE_BYTES
-from kernelbraid.kernels.audit.clock import Prepared, Session
+from kernelbraid.kernels.audit.clock import MOST_TRIES, Prepared, Session
 from kernelbraid.kernels.audit.harness import Harness
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.native import Elapsed
 from kernelbraid.kernels.audit.outcome import (
     CANDIDATE,
+    INCUMBENT,
     LONGEST_NS,
     AuditOutcome,
     Candidate,
     Correctness,
     Infrastructure,
 )
+from kernelbraid.kernels.audit.plan import Plan
+from kernelbraid.kernels.audit.runner import Runner
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
 from kernelbraid.kernels.operators.operator import Operator
 
@@ -132,6 +136,28 @@ def test_a_message_of_seven_seconds_is_a_long_one_and_no_error(
     assert timing.confirmation is None
     assert timing.screen is not None
     assert timing.screen.samples_ns[CANDIDATE].max() == LONGEST_NS
+
+
+def test_calls_are_copied_in_every_try_of_a_block(
+    harness: Harness, scale: Operator, root: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a block that is disturbed in every try, and a plan that copies all calls
+    copied: list[frozenset[int]] = []
+    timed = Session._time_block
+
+    def noting(session: Session, *parts: Any) -> None:
+        copied.append(parts[3])
+        timed(session, *parts)
+
+    monkeypatch.setattr(Session, "_disturbed_ratio", lambda *_: 2.0)
+    monkeypatch.setattr(Session, "_time_block", noting)
+    monkeypatch.setattr(Runner, "_refuse_work", lambda *_: None)  # To go on after a freeze is work, too.
+    arms = {INCUMBENT: harness._artifact(root), CANDIDATE: harness._artifact(root)}
+    # when
+    with harness._session(arms) as session:
+        session.run(Plan(groups=1, blocks=1, palindromes=2, copies=1000))
+    # then: who is timed again is watched as before
+    assert copied == [frozenset(range(4))] * (MOST_TRIES * len(scale.workloads))
 
 
 def test_candidates_are_audited_side_by_side(root: Candidate, audited: Callable[[Candidate], AuditOutcome]) -> None:
