@@ -223,7 +223,8 @@ class Session:
                 if block == 0:
                     self._warm_up(plan, runners, index)
                     samples.floors_ns.append(min(self._sample(FLOOR, floor, index) for _ in range(FLOOR_SAMPLES)))
-                self._time_undisturbed(plan, runners, samples, watched, block, index)
+                copied = frozenset(half for at, which, half in watched if (at, which) == (block, index))
+                self._time_undisturbed(plan, runners, samples, copied, block, index)
         return samples
 
     def _watched(self, plan: Plan) -> frozenset[tuple[int, ...]]:
@@ -257,18 +258,18 @@ class Session:
         plan: Plan,
         runners: Mapping[str, Sequence["Prepared"]],
         samples: "GroupSamples",
-        watched: frozenset[tuple[int, ...]],
+        copied: frozenset[int],
         block: int,
         index: int,
     ) -> None:
         """Time a block of a workload, again where it was disturbed; of several tries the least disturbed counts.
 
-        What is copied is drawn anew for each: a candidate can have itself timed again, and know that it was.
+        A sample of each further one is copied: a candidate can have itself timed again, and know that it was.
         """
         tries: list[tuple[float, dict[str, NDArray[np.uint32]], int]] = []
         while not tries or (tries[-1][0] > DISTURBED_RATIO and len(tries) < self._most_tries(index)):
-            drawn = self._watched(plan) if tries else watched
-            copied = frozenset(half for at, which, half in drawn if (at, which) == (block, index))
+            if tries and plan.copies:
+                copied = frozenset([int(self.rng.integers(self._halves(plan, index)))])
             self._time_block(plan, runners, samples, copied, block, index)
             found = {arm: samples.by_arm[arm][block, index].copy() for arm in plan.arms if block < plan.blocks_of(arm)}
             disturbed = max(self._disturbed_ratio(arm, index, found[arm]) for arm in plan.paired)
