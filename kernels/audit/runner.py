@@ -66,6 +66,7 @@ class Runner:
         self._boxed = False
         self._answered_at_ns = 0
         self._visits = self._worked = 0
+        self._thawed = False
         self._leftover = select.poll()
         self._leftover.register(self._reply, select.POLLIN)
         try:
@@ -130,6 +131,7 @@ class Runner:
 
         One that is gone is noticed at the next message. Raises CandidateFailed when it does not come to rest.
         """
+        self._thawed = True
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)
         if settle:
@@ -233,10 +235,12 @@ class Runner:
     def _refuse_work(self, worked_ns: int) -> None:
         """A runner has nothing to do between an answer and the next visit: what it does then escapes the clock.
 
-        Within a visit nothing escapes: the next message is sent at once, and its time tells of any work before it.
+        Within a visit the next message is sent at once, and its time tells of any work before it. To be stopped and to
+        go on again is work too, of a busy machine's, so that a visit after that does not count against it.
         """
         self._visits += 1
-        self._worked += worked_ns > _WORKED_NS
+        self._worked += worked_ns > _WORKED_NS and not self._thawed
+        self._thawed = False
         if self._worked >= max(_WORKED_TIMES, _WORKED_RATIO * self._visits):
             evidence = (
                 f"it used {worked_ns / 1000:.0f} us of processor time between its answer and the next message, "

@@ -410,9 +410,12 @@ class DeviceHarness(Auditor):
             facts = {**progress.artifact.resources, **record.summary()}
             progress.artifact = replace(progress.artifact, resources=facts)
         super()._believe(session, blocks, progress)
+        # First, as what a candidate leaves running is in the way of the other arms too.
+        if evidence := record.kept_busy():
+            raise CandidateFailed(Correctness.CLOCK_DISPUTED, evidence)
         if evidence := record.disturbed(floor_ns):
             raise InfrastructureFailed(Infrastructure.DEVICE_FAULT, evidence)
-        if evidence := record.disputed(CANDIDATE, floor_ns) or record.kept_busy():
+        if evidence := record.disputed(CANDIDATE, floor_ns):
             raise CandidateFailed(Correctness.CLOCK_DISPUTED, evidence)
         progress.tally.passed["clock"] += 1
 
