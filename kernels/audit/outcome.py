@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import permutations
 from types import MappingProxyType
 from typing import Any
 
@@ -145,11 +144,6 @@ class Blocks:
         by_workload = np.moveaxis(self.latencies_ns(arm), 2, 0).reshape(len(self.workloads), -1)
         medians = median_of_taken(by_workload, axis=1) * 1e-9
         return MappingProxyType(dict(zip(self.workloads, medians.tolist(), strict=True)))
-
-    def first_arms(self) -> list[str]:
-        """The arm that opened each palindrome, in the order of `orders`, flattened."""
-        order = list(permutations(self.paired))
-        return [order[index][0] for index in self.orders.ravel()]
 
     def to_bytes(self) -> bytes:
         """A small JSON header, then all samples as byte planes, which compress well."""

@@ -27,7 +27,7 @@ def test_blocks_survive_their_bytes(full_size: Operator) -> None:
     for blocks in (outcome.screen, outcome.confirmation):
         assert blocks is not None
         assert Blocks.from_bytes(blocks.to_bytes()) == blocks
-        assert set(blocks.first_arms()) == {"incumbent", "candidate"}
+        assert set(blocks.orders.ravel().tolist()) == {0, 1}, "either arm opens some palindromes"
         assert len(zlib.compress(blocks.to_bytes())) < 10_000
 
 
