@@ -2,17 +2,22 @@
 
     python -m kernelbraid.ops.bench.operator_times [--no-compile] OPERATOR [OPERATOR ...]
 
-One line of JSON for each workload on stdout. Times are medians over replays of a CUDA graph, whose calls go round sets
-of tensors that together are larger than the cache; a kernel that may be launched before the one ahead of it has ended
-is. What memory bounds stands beside a copy of as many bytes, and beside the rate of the largest copies. Needs a CUDA
-device, torch and triton.
+One line of JSON for each workload on stdout, and one for each operator that came to its end. Times are medians over
+replays of a CUDA graph, whose calls go round sets of tensors: together larger than the cache, but of small tensors no
+more than MOST_SETS, which stay in it as a decode step's do. A kernel that may be launched before the one ahead of it
+has ended is. What memory bounds is also timed at large shapes, as a short kernel's time is that of starting it, and
+stands beside a copy of as many bytes and beside the rate of the largest copies. torch.compile (a whole graph, shapes
+fixed) takes part in each path's last cell. Needs a CUDA device, torch and triton.
 """
 
 import importlib
 import json
+import math
+import signal
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -38,7 +43,10 @@ PRODUCTS = (
     *((4096, 6144), (4096, 24576), (12288, 4096), (4096, 28672), (14336, 4096), (2048, 5120), (4096, 2048)),
 )
 """(in, out) of the five models' products, with query, key and value in one, and gate and up."""
-LARGER = 4
+LARGE_BYTES = 256 << 20
+"""A call that moves as much or more is large: what starts and ends a kernel is less than a fiftieth of its time."""
+COMPILE_S = 60
+"""An arm that has not been compiled and timed by then does not run."""
 COPY_BYTES = (160 << 20, 320 << 20, 640 << 20)
 COMPUTED = ("attention", "linear", "moe_align", "moe_linear")
 """Operators whose time is not that of moving what they read and write once."""
@@ -58,6 +66,17 @@ class Cell:
     entry: Entry
     dims: Mapping[str, int]
 
+    @property
+    def moved_bytes(self) -> int:
+        """What a call must read and write at least: of what is gathered, a row for each token and no more than all."""
+        return sum(map(self._moved_bytes, (*self.entry.inputs, *self.entry.outputs)))
+
+    def _moved_bytes(self, tensor: Tensor) -> int:
+        shape = list(tensor.resolve(self.dims))
+        if tensor.name in GATHERED and "tokens" in self.dims:
+            shape[0] = min(shape[0], self.dims["tokens"])
+        return math.prod(shape) * int(DTYPES[tensor.dtype].itemsize)
+
     def tensors(self) -> Tensors:
         """Inputs of usual size, and outputs."""
         return {tensor.name: drawn(tensor, self.dims) for tensor in (*self.entry.inputs, *self.entry.outputs)}
@@ -71,7 +90,7 @@ class Cell:
 
 
 def cells(operator: Operator) -> Iterator[Cell]:
-    """The operator's workloads; what memory bounds on more tokens too.
+    """The operator's workloads; what memory bounds at large shapes too.
 
     For attention and linear the denser grids that their goals are stated over.
     """
@@ -93,18 +112,31 @@ def cells(operator: Operator) -> Iterator[Cell]:
         case _:
             yield from (_cell(operator, workload) for workload in operator.workloads)
             if operator.name not in COMPUTED:
-                every = (_cell(operator, workload) for workload in operator.workloads)
-                yield from (_larger(cell) for cell in every if cell.entry.path == "full")
+                yield from _large_cells(operator)
 
 
 def _cell(operator: Operator, workload: Workload) -> Cell:
     return Cell(workload.name, operator.entry(workload.entry), workload.dims)
 
 
-def _larger(cell: Cell) -> Cell:
-    """Of LARGER times as many tokens: what starts and ends a kernel is less of its time."""
-    grown = {name: LARGER * size if name in ("rows", "tokens", "slots") else size for name, size in cell.dims.items()}
-    return replace(cell, name=f"{cell.name}_x{LARGER}", dims=grown)
+def _large_cells(operator: Operator) -> Iterator[Cell]:
+    """Full-path workloads of so many times the tokens, a power of two, that they are large; each shape once."""
+    found: dict[tuple[object, ...], Cell] = {}
+    for workload in operator.workloads:
+        cell = _cell(operator, workload)
+        if cell.entry.path == "full" and cell.moved_bytes < LARGE_BYTES:
+            larger = _large(cell)
+            found.setdefault((larger.entry.symbol, *larger.dims.values()), larger)
+    yield from found.values()
+
+
+def _large(cell: Cell) -> Cell:
+    times, grown = 1, cell
+    while grown.moved_bytes < LARGE_BYTES:
+        times *= 2
+        dims = {name: times * size if name in ("rows", "tokens", "slots") else size for name, size in cell.dims.items()}
+        grown = replace(cell, name=f"{cell.name}_x{times}", dims=dims)
+    return grown
 
 
 def drawn(tensor: Tensor, dims: Mapping[str, int]) -> torch.Tensor:
@@ -125,6 +157,8 @@ def _whole(name: str, shape: Sequence[int], dims: Mapping[str, int]) -> torch.Te
             return torch.cat((torch.randperm(dims["slots"])[: dims["tokens"]], padding))
         case "ids" if "experts" in dims:
             return torch.rand(dims["tokens"], dims["experts"]).topk(dims["k"]).indices
+        case "ids" if math.prod(shape) <= dims["vocab"]:
+            return torch.randperm(dims["vocab"])[: math.prod(shape)]  # a row that is taken twice would be read once
         case "ids" | "labels":
             return torch.randint(dims["vocab"], tuple(shape))
         case "order" | "block_expert" if "each" in dims:
@@ -169,7 +203,7 @@ def arms(operator: Operator, cell: Cell, compiled: bool) -> Iterator[tuple[str, 
         yield "eager", lambda tensors: partial(peer.function, *peer.arguments(tensors))
         if compiled:
             torch._dynamo.reset()  # its limit of shapes would end in eager calls that count as compiled
-            function = torch.compile(peer.function, dynamic=False)
+            function = torch.compile(peer.function, dynamic=False, fullgraph=True)
             yield "compiled", lambda tensors: partial(function, *peer.arguments(tensors))
 
 
@@ -233,13 +267,6 @@ def median_us(launches: Sequence[Launch]) -> float:
     return statistics.median(each_ms) * 1e3 / rounds / len(launches)
 
 
-def moved_bytes(tensors: Tensors, dims: Mapping[str, int]) -> int:
-    """What one call must read and write at least: of what is gathered, a row for each token and no more than all."""
-    tokens = dims.get("tokens", 0)
-    taken = {name: tokens * tensors[name][0].nbytes for name in GATHERED if name in tensors and tokens}
-    return sum(min(tensor.nbytes, taken.get(name, tensor.nbytes)) for name, tensor in tensors.items())
-
-
 def copies(size_bytes: int, sets: int) -> Iterator[list[Launch]]:
     """Two ways to read and write so many bytes in all: torch's copy, and a kernel of torch's."""
     pairs = [[torch.zeros(size_bytes // 4, dtype=torch.bfloat16, device="cuda") for _ in range(2)] for _ in range(sets)]
@@ -252,26 +279,51 @@ def copied_bytes_per_s() -> float:
     return max(2e6 * size / median_us(way) for size in COPY_BYTES for way in copies(2 * size, 1))
 
 
+@contextmanager
+def at_most(limit_s: int) -> Iterator[None]:
+    """Raises TimeoutError in here after so many seconds, once Python runs again."""
+
+    def ring(number: int, frame: object) -> None:
+        raise TimeoutError(f"it took more than {limit_s} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(limit_s)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def measured(operator: Operator, cell: Cell, compiled: bool) -> Mapping[str, object]:
-    """Microseconds by arm; an arm that does not run says why."""
-    sets = cell.sets()
+    """Microseconds by arm; an arm that does not run says why, and so does a cell whose tensors do not fit."""
     times: dict[str, float] = {}
     failed: dict[str, str] = {}
-    for name, launch in arms(operator, cell, compiled):
-        try:
-            times[name] = round(median_us([launch(tensors) for tensors in sets]), 3)
-        except Exception as error:  # noqa: BLE001 another library's arm that does not run must not hide the others
-            failed[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            torch.cuda.synchronize()
-    moved = moved_bytes(sets[0], cell.dims)
-    if operator.name not in COMPUTED:
-        times["copy"] = round(min(map(median_us, copies(moved, len(sets)))), 3)
-    line = {"operator": operator.name, "cell": cell.name, "us": times, "bytes": moved, "failed": failed}
-    return {**line, "sm_mhz": sm_mhz()}
+    try:
+        sets = cell.sets()
+        for name, launch in arms(operator, cell, compiled):
+            try:
+                with at_most(COMPILE_S):
+                    times[name] = round(median_us([launch(tensors) for tensors in sets]), 3)
+            except Exception as error:  # noqa: BLE001 another library's arm that does not run must not hide the others
+                failed[name] = _described(error)
+                torch.cuda.synchronize()
+        if operator.name not in COMPUTED:
+            times["copy"] = round(min(map(median_us, copies(cell.moved_bytes, len(sets)))), 3)
+    except Exception as error:  # noqa: BLE001 nor must a cell hide the others
+        failed["cell"] = _described(error)
+        torch.cuda.synchronize()  # raises where the device is lost to this process: another one goes on
+    line = {"operator": operator.name, "cell": cell.name, "path": cell.entry.path, "us": times, "failed": failed}
+    large = cell.moved_bytes >= LARGE_BYTES
+    return {**line, "bytes": cell.moved_bytes, "large": large, "sm_mhz": sm_mhz()}
+
+
+def _described(error: Exception) -> str:
+    return (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200]
 
 
 def main(*words: str) -> None:
-    """Print the environment, then a line for each cell."""
+    """Print the environment, then a line for each cell, and one after each operator."""
     place = {**environment(), "triton": triton.__version__, "copied_bytes_per_s": copied_bytes_per_s()}
     print(json.dumps({"environment": place}), flush=True)
     for name in (word for word in words if not word.startswith("-")):
@@ -281,6 +333,7 @@ def main(*words: str) -> None:
         for cell in every:
             compiled = "--no-compile" not in words and cell.name in last
             print(json.dumps(measured(operator, cell, compiled)), flush=True)
+        print(json.dumps({"done": name}), flush=True)
 
 
 if __name__ == "__main__":
