@@ -23,6 +23,7 @@ from kernelbraid.events.values import (
     Infrastructure,
     Measurement,
     Performance,
+    Session,
 )
 from kernelbraid.kernels.audit import outcome as found
 from kernelbraid.kernels.audit import statistics
@@ -55,8 +56,9 @@ def record_root(state: State, qualification: Qualification) -> Decision | None:
     shown = tuple(
         Baseline(name=name, latencies_s=dict(latencies_s)) for name, latencies_s in qualification.baselines.items()
     )
-    digests = tuple(digest_of(item) for item in _block_blobs(qualification.root))
-    events = decider.complete_root_audit(state, audit, shown, digests)
+    stored = _block_blobs(qualification.root)
+    digests, sessions = tuple(map(digest_of, stored)), sessions_of(state.specified().contract, stored)
+    events = decider.complete_root_audit(state, audit, shown, digests, sessions)
     return Decision("auditor", state.fact_position, events, blobs)
 
 
@@ -83,6 +85,7 @@ def record_timing(state: State, implementation_id: str, outcome: TimingOutcome) 
         latencies_s=dict(outcome.latencies_s) if measured else {},
         performance=judged[0],
         measurement=judged[1],
+        sessions=_sessions(state, outcome) if measured else (),
         evidence=outcome.evidence,
         environment=state.environment_digest,
         elapsed_s=outcome.timing_s,
@@ -102,7 +105,8 @@ def _audit_event(
     state: State, implementation: str, action: str | None, outcome: AuditOutcome
 ) -> tuple[AuditCompleted, tuple[bytes, ...]]:
     verified = outcome.verdict is found.Correctness.VERIFIED
-    judged = _judged(state, implementation, outcome) if verified and implementation != ROOT else (None, None)
+    compared = verified and implementation != ROOT
+    judged = _judged(state, implementation, outcome) if compared else (None, None)
     log = (outcome.log,) if outcome.log else ()
     event = AuditCompleted(
         action=action,
@@ -114,6 +118,7 @@ def _audit_event(
         latencies_s=dict(outcome.latencies_s) if verified else {},
         performance=judged[0],
         measurement=judged[1],
+        sessions=_sessions(state, outcome) if compared else (),
         resources=dict(sorted(outcome.resources.items())),
         artifact=outcome.artifact_digest,
         log=digest_of(outcome.log) if outcome.log else None,
@@ -187,6 +192,32 @@ def judge(
         blocks=digests,
     )
     return Performance(decision.performance.value), measurement
+
+
+def _sessions(state: State, outcome: AuditOutcome | TimingOutcome) -> tuple[Session, ...]:
+    return sessions_of(state.specified().contract, _block_blobs(outcome))
+
+
+def sessions_of(contract: Contract, blocks: Sequence[bytes]) -> tuple[Session, ...]:
+    """Each session in figures, from its stored blocks."""
+    weights = {workload.name: workload.weight for workload in contract.workloads}
+    return tuple(_session(Blocks.from_bytes(stored), weights) for stored in blocks)
+
+
+def _session(blocks: Blocks, weights: Mapping[str, float]) -> Session:
+    screened = statistics.screened(blocks, weights) if found.CANDIDATE in blocks.arms else None
+    return Session(
+        ratio=None if screened is None else screened.ratio,
+        standard_error_ratio=None if screened is None else screened.standard_error_ratio,
+        floors_ns=int(blocks.floor_ns.sum(dtype="uint64")),
+        totals_ns=dict(blocks.totals_ns),
+    )
+
+
+def confirmation_due(contract: Contract, screen: bytes) -> bool:
+    """Whether a screen's stored blocks leave a gain open, so that a confirmation has to follow."""
+    weights = {workload.name: workload.weight for workload in contract.workloads}
+    return statistics.screen(Blocks.from_bytes(screen), weights)
 
 
 def _screened(blocks: Blocks, weights: Mapping[str, float], incumbent: str, digests: tuple[str, ...]) -> Measurement:

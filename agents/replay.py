@@ -7,7 +7,7 @@ written. The first divergence ends it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelbraid.agents import auditor, brancher, duty, editor, planner
 from kernelbraid.agents.alike import alike
@@ -196,7 +196,7 @@ def redecide(state: State, batch: Batch, desk: Desk, elapsed_s: float) -> Decisi
         case "editor":
             return _edited(state, first.event, desk)
         case "auditor":
-            return _audited(state, batch, desk.read_blob)
+            return _of_its_time(_audited(state, batch, desk.read_blob), first.event)
         case "brancher":
             return _branched(state, first.cause, desk)
         case "driver":
@@ -218,6 +218,20 @@ def _audited(state: State, batch: Batch, read_blob: Callable[[str], bytes]) -> D
     if event.implementation == ROOT:
         return auditor.record_root(state, _qualification(event, batch, read_blob))
     return auditor.record_audit(state, event.implementation, auditor.outcome_of(event, read_blob))
+
+
+def _of_its_time(decided: Decision | None, recorded: Event) -> Decision | None:
+    """Without the figures of sessions, where the log is of before they were recorded."""
+    assert isinstance(recorded, AuditCompleted | TimingCompleted)
+    if decided is None or recorded.sessions is not None:
+        return decided
+    events = tuple(
+        event.model_copy(update={"sessions": None})
+        if isinstance(event, AuditCompleted | TimingCompleted | RootQualified)
+        else event
+        for event in decided.events
+    )
+    return replace(decided, events=events)
 
 
 def _qualification(event: AuditCompleted, batch: Batch, read_blob: Callable[[str], bytes]) -> Qualification:

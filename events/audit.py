@@ -13,6 +13,7 @@ from kernelbraid.events.values import (
     Measurement,
     Performance,
     Resources,
+    Session,
 )
 
 
@@ -24,7 +25,7 @@ class AuditCompleted(Event):
     output.
     """
 
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     action: str | None
     implementation: str
     verdict: Annotated[Correctness | Infrastructure, Field(union_mode="left_to_right")]
@@ -36,6 +37,8 @@ class AuditCompleted(Event):
     latencies_s: Latencies = Field(default_factory=dict)
     performance: Performance | None = None
     measurement: Measurement | None = None
+    sessions: tuple[Session, ...] | None = ()
+    """One for each of the measurement's blocks; None in logs of before they were recorded."""
     resources: Resources = Field(default_factory=dict)
     artifact: str | None = None
     log: str | None = None
@@ -76,11 +79,13 @@ class TimingCompleted(Event):
     `measurement` is absent when the timing itself broke off; the result is then undecided, and `evidence` says why.
     """
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     implementation: str
     latencies_s: Latencies
     performance: Performance
     measurement: Measurement | None
+    sessions: tuple[Session, ...] | None = ()
+    """As an audit's."""
     evidence: str = ""
     environment: str
     elapsed_s: float

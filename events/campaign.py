@@ -10,6 +10,7 @@ from kernelbraid.events.values import (
     Environment,
     Latencies,
     Region,
+    Session,
     SourceFile,
     Specification,
     StopReason,
@@ -29,12 +30,14 @@ class CampaignOpened(Event):
 class RootQualified(Event):
     """The root passed everything: its latencies anchor every limit, and the search is open."""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     latencies_s: Latencies
     objective_s: float
     baselines: tuple[Baseline, ...] = ()
     blocks: tuple[str, ...] = ()
     """Digests of the blocks in which root and baselines were timed side by side."""
+    sessions: tuple[Session, ...] | None = ()
+    """One for each of the blocks; None in logs of before they were recorded."""
 
 
 class CampaignForked(Event):

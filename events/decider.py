@@ -47,6 +47,7 @@ from kernelbraid.events.values import (
     Measurement,
     Performance,
     Region,
+    Session,
     Specification,
     StopReason,
     environment_digest,
@@ -320,7 +321,11 @@ def drop_action(state: State, action: str, reason: DropReason) -> Events:
 
 
 def complete_root_audit(
-    state: State, audit: AuditCompleted, baselines: Sequence[Baseline] = (), blocks: Sequence[str] = ()
+    state: State,
+    audit: AuditCompleted,
+    baselines: Sequence[Baseline] = (),
+    blocks: Sequence[str] = (),
+    sessions: Sequence[Session] = (),
 ) -> Events:
     """Record the root's audit: the search opens, or the campaign stops because the root does not qualify."""
     require(ROOT in state.stale and audit.implementation == ROOT, "the root is not waiting for an audit")
@@ -333,7 +338,11 @@ def complete_root_audit(
         return (audit, CampaignStopped(reason=StopReason.ROOT_UNQUALIFIED, detail=f"{audit.verdict}: {audit.evidence}"))
     objective = objective_s(state.specified(), audit.latencies_s)
     qualified = RootQualified(
-        latencies_s=audit.latencies_s, objective_s=objective, baselines=tuple(baselines), blocks=tuple(blocks)
+        latencies_s=audit.latencies_s,
+        objective_s=objective,
+        baselines=tuple(baselines),
+        blocks=tuple(blocks),
+        sessions=tuple(sessions),
     )
     return (audit, qualified)
 

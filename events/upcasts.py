@@ -58,6 +58,11 @@ def _audit_with_cases(payload: Payload) -> Payload:
     return payload
 
 
+def _without_sessions(payload: Payload) -> Payload:
+    """Before this version no figures of the timing sessions were recorded; the blocks are there and would give them."""
+    return {**payload, "sessions": None}
+
+
 def _by_name(records: Iterable[Payload], name: str, value: str) -> Payload:
     return {record[name]: record[value] for record in records}
 
@@ -66,8 +71,11 @@ UPCASTS: dict[tuple[str, int], Upcast] = {
     ("AuditCompleted", 1): _audit_time_by_stage,
     ("AuditCompleted", 2): _audit_in_maps,
     ("AuditCompleted", 3): _audit_with_cases,
+    ("AuditCompleted", 4): _without_sessions,
     ("TimingCompleted", 1): _timing_in_maps,
+    ("TimingCompleted", 2): _without_sessions,
     ("RootQualified", 1): _qualified_in_maps,
+    ("RootQualified", 2): _without_sessions,
 }
 """(type name, version) to the function that turns that version's payload into the next version's."""
 

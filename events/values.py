@@ -232,6 +232,21 @@ class Measurement(Value):
         return self.confirmation is not None or self.standard_error_ratio > 0
 
 
+class Session(Value):
+    """One timing session in figures, all of which its blocks give; none of its samples can be another with all of them
+    the same.
+
+    `ratio` is the estimate of candidate over incumbent, with its standard error; None where no candidate was timed.
+    """
+
+    ratio: float | None = None
+    standard_error_ratio: float | None = None
+    floors_ns: int
+    """The empty message's median of every group, added up."""
+    totals_ns: dict[str, int]
+    """By arm: all of its samples, added up."""
+
+
 class Change(Value):
     """A key of the specification that a fork set to another value (both as JSON)."""
 

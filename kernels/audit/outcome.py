@@ -139,6 +139,11 @@ class Blocks:
         samples = np.maximum(counted.astype(np.float64) - self.floor_ns[: len(counted), None, None, None], 1.0)
         return np.asarray(np.where(counted > 0, samples, np.nan) / np.asarray(self.calls)[None, None, :, None])
 
+    @property
+    def totals_ns(self) -> Mapping[str, int]:
+        """All samples of each arm added up, which no edit of one of them leaves as it is."""
+        return {arm: int(samples.sum(dtype=np.uint64)) for arm, samples in self.samples_ns.items()}
+
     def medians_s(self, arm: str) -> Mapping[str, float]:
         """The arm's median latency in seconds, by workload."""
         by_workload = np.moveaxis(self.latencies_ns(arm), 2, 0).reshape(len(self.workloads), -1)

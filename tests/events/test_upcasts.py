@@ -21,6 +21,7 @@ HEADS = {
     "schema-1": "ae3967cdaf04e22402a0dbda7e6103e53a894a07650a08dbb24ff5113c60f1f9",
     "schema-2": "b13fe3cd38a581bef753211a957dc447620ab1da5dabe2765b34c0bb8f04a061",
     "schema-3": "f444158a3ed5b63bd747809befc66a76bd1cfd3ff5a68bf7f8af7a968803b5d0",
+    "schema-4": "95c1cb40c4eb9b9af867f4b42c4971bf10beb08287f63e0eebfddd35dfd911a9",
 }
 
 
@@ -87,8 +88,13 @@ def compare(measurement: Measurement, stored: Mapping[str, Any]) -> None:
 def test_checks_that_were_records_are_the_same_in_maps(old: tuple[SqliteStore, str]) -> None:
     # given: audits of a time when every check was a record of four fields
     for payload, event in pairs(*old):
-        if isinstance(event, AuditCompleted):
+        if isinstance(event, AuditCompleted) and "checks" in payload:
             assert [check._asdict() for check in event.checks] == payload["checks"]
+
+
+def test_sessions_were_not_recorded_then(old: tuple[SqliteStore, str]) -> None:
+    for _, event in pairs(*old):
+        assert not isinstance(event, AuditCompleted | TimingCompleted | RootQualified) or event.sessions is None
 
 
 def test_the_old_logs_hold_whatever_was_cast() -> None:
