@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernelbraid import fold, open_store
+from kernelbraid.kernels.audit.cuda.driver import device_count
 from kernelbraid.kernels.operators.operator import load_operator
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -54,6 +55,12 @@ EXPECTED = {
         r"the origin  is as it was",
     ),
     "campaigns": tuple(line for operator, found in CAMPAIGNS.items() for line in of_campaign(operator, *found)),
+    "whole_model": (
+        r"decoded     362 rows of logits, 0 differ from a full forward's",
+        r"sampled     128 tokens, importance ratios from 1.000000 to 1.000000",
+        r"trained     (\d+) of \1 parameters have a gradient",
+        r"ran         attention \((best|root)\), .+",
+    ),
     "own_operator": (FOUND[0].format(campaign="swiglu-1"), *FOUND[1:]),
     "own_strategy": (
         r"a0001  .+",
@@ -61,7 +68,9 @@ EXPECTED = {
         r"replayed with the usual:    it decides otherwise today",
     ),
 }
-"""By example: what it prints with one audit as its argument, a pattern a line."""
+"""By example: what it prints with one audit, or one layer, as its argument, a pattern a line."""
+NEEDED = {"whole_model": ("torch", "transformers")}
+"""What an example asks for beside the package; those here ask for a GPU too."""
 
 
 def run(example: str, folder: Path) -> "subprocess.CompletedProcess[str]":
@@ -79,6 +88,10 @@ def test_every_example_is_run_and_explained() -> None:
 
 @pytest.mark.parametrize("example", EXPECTED)
 def test_an_example_prints_what_its_readme_promises(example: str, tmp_path: Path) -> None:
+    for name in NEEDED.get(example, ()):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    if example in NEEDED and not device_count():
+        pytest.skip("no NVIDIA GPU here")
     ran = run(example, tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""
