@@ -25,8 +25,12 @@ FOUND = (
 )
 CAMPAIGNS = {
     "attention": (4, 1, "i0002", "1.87"),
+    "kv_cache_store": (3, 1, "i0002", "1.17"),
+    "linear": (12, 2, "i0003", "1.14"),
     "log_softmax_gather": (3, 2, "i0002", "1.21"),
-    "rms_norm": (8, 1, "i0001", "1.03"),
+    "rms_norm": (3, 2, "i0002", "1.05"),
+    "rope": (3, 2, "i0002", "1.13"),
+    "rope_store": (4, 1, "i0002", "1.61"),
     "topk_softmax": (3, 2, "i0002", "1.85"),
 }
 """By operator, in the order of the files: audited, promoted, the best and how many times faster than the root it is."""

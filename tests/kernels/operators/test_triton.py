@@ -39,6 +39,8 @@ ROOT_LIMITS = {
 """The most that any kernel of a root may take; the spills are those of mma.sync, with its operands in registers."""
 BY_ROWS_LIMITS = {"registers": 170, "shared_bytes": 10_000, "spill_bytes": 16, "launches": 1}
 """Those of the operators that read and write each row once, in one launch; a predicate or two may be spilled."""
+LARGER_TILES = {"linear": {"shared_bytes": 100_000}}
+"""What a best's tiles may take above the root's."""
 SM_90_SPILL_BYTES = 160
 SHIPPED = [
     name for name in NAMES if name != "attention" and (load_operator(name, "triton").folder / "triton/best").is_dir()
@@ -207,7 +209,8 @@ def test_the_best_compiles_for_what_is_timed_within_the_roots_limits(
 
     # then
     assert facts, said
-    assert {key: facts[key] for key, most in ROOT_LIMITS.get(name, BY_ROWS_LIMITS).items() if facts[key] > most} == {}
+    limits = ROOT_LIMITS.get(name, BY_ROWS_LIMITS) | LARGER_TILES.get(name, {})
+    assert {key: facts[key] for key, most in limits.items() if facts[key] > most} == {}
 
 
 @pytest.mark.parametrize("name", NAMES)
