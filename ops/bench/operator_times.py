@@ -131,10 +131,12 @@ def _large_cells(operator: Operator) -> Iterator[Cell]:
 
 
 def _large(cell: Cell) -> Cell:
+    """With as many times the rows that are gathered from a table, or most would be gathered twice."""
+    grows = {"rows", "tokens", "slots", *(tensor.shape[0] for tensor in cell.entry.inputs if tensor.name == "table")}
     times, grown = 1, cell
     while grown.moved_bytes < LARGE_BYTES:
         times *= 2
-        dims = {name: times * size if name in ("rows", "tokens", "slots") else size for name, size in cell.dims.items()}
+        dims = {name: times * size if name in grows else size for name, size in cell.dims.items()}
         grown = replace(cell, name=f"{cell.name}_x{times}", dims=dims)
     return grown
 
