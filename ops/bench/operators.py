@@ -51,7 +51,7 @@ def summary(lines: Sequence[Line]) -> Result:
 
     `times_faster` is the geometric mean of an arm's time over ours, `times_faster_by_path` that of each path. Of what
     memory bounds, `of_copy` is the bytes that ours moves a second over those of a large copy, `of_same_copy` over those
-    of a copy of as many bytes; `large` has the least of both among the cells that are large.
+    of a copy of as many bytes; `large` names the cells of 256 MiB and more.
     """
     cells = [line for line in lines if "us" in line]
     environment: Mapping[str, Any] = next((line["environment"] for line in lines if "environment" in line), {})
@@ -68,7 +68,7 @@ def summary(lines: Sequence[Line]) -> Result:
         "us": us,
         "of_copy": _by_cell(copied, [round(share, 3) for share in of_copy]),
         "of_same_copy": _by_cell(copied, [round(share, 3) for share in of_same_copy]),
-        "large": _least_of_large(copied, of_copy, of_same_copy),
+        "large": {name: [line["cell"] for line in copied if line["large"] and line["operator"] == name] for name in us},
         "times_faster": {name: times_faster(list(of.values())) for name, of in us.items()},
         "times_faster_by_path": {
             name: {
@@ -88,24 +88,28 @@ def _by_cell(cells: Sequence[Line], values: Sequence[Any]) -> dict[str, dict[str
     return found
 
 
-def _least_of_large(
-    copied: Sequence[Line], of_copy: Sequence[float], of_same_copy: Sequence[float]
-) -> Mapping[str, Mapping[str, float]]:
-    large = [number for number, line in enumerate(copied) if line["large"]]
-    return {
-        name: {
-            what: round(min(shares[number] for number in large if copied[number]["operator"] == name), 3)
-            for what, shares in (("of_copy", of_copy), ("of_same_copy", of_same_copy))
-        }
-        for name in dict.fromkeys(copied[number]["operator"] for number in large)
-    }
-
-
 def times_faster(cells: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
     """For each other arm, the geometric mean of its time over ours in the cells that both ran."""
     others = {arm for cell in cells for arm in cell} - {"ours"}
     shared = {arm: [cell[arm] / cell["ours"] for cell in cells if arm in cell and "ours" in cell] for arm in others}
     return {arm: statistics.geometric_mean(ratios) for arm, ratios in sorted(shared.items()) if ratios}
+
+
+def overview(result: Result) -> Iterator[str]:
+    """A row for each operator that memory bounds: shares in its large cells, and others' time over ours by path."""
+    columns = ("large copy", "copy as large", "eager", "eager, decode", "compiled", "compiled, decode", "the paper's")
+    yield "| | " + " | ".join(columns) + " |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for name, cells in result["large"].items():
+        if not cells:
+            continue
+        shares = [[result[key][name][cell] for cell in cells] for key in ("of_copy", "of_same_copy")]
+        row = [f"{min(each):.2f} to {max(each):.2f}" for each in shares]
+        of_path = result["times_faster_by_path"][name]
+        for arm in ("eager", "compiled"):
+            row += [f"{of_path[path][arm]:.1f}x" if arm in of_path[path] else "" for path in ("full", "decode")]
+        row.append(", ".join(f"{ratio}x" for ratio in PAPERS.get(name, {}).values()))
+        yield f"| {name} | " + " | ".join(row) + " |"
 
 
 def table(result: Result) -> Iterator[str]:

@@ -1,6 +1,8 @@
 """`kernelbraid bench`: what the engine costs, what the auditor is worth, and how fast the kernels are."""
 
+import json as json_text
 import math
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +13,7 @@ from kernelbraid.ops.bench.engine import bench_engine
 from kernelbraid.ops.bench.layers import ARMS, bench_layers
 from kernelbraid.ops.bench.layers import table as layers_table
 from kernelbraid.ops.bench.long_log import bench_long_log
-from kernelbraid.ops.bench.operators import bench_operators, measurable
+from kernelbraid.ops.bench.operators import bench_operators, measurable, overview
 from kernelbraid.ops.bench.operators import table as operators_table
 from kernelbraid.ops.cli.options import Json
 from kernelbraid.ops.terminal import emit, say, tell
@@ -113,6 +115,10 @@ def operators(
         str, typer.Option("--operators", metavar="NAMES", help="Operators to time; all that run on a GPU when empty.")
     ] = "",
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True,
+    record: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Measure nothing: the tables of what --json printed into FILE."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Time every operator beside torch, SDPA, cuBLAS and flash-attn on the GPU here, by CUDA-graph replay.
@@ -124,11 +130,11 @@ def operators(
         raise typer.BadParameter(
             f"no GPU operator of that name: {', '.join(unknown)}; there are {', '.join(measurable())}"
         )
-    result = bench_operators(chosen, compiled)
+    result = json_text.loads(record.read_text()) if record else bench_operators(chosen, compiled)
     if json:
         emit(result)
         return
-    for line in operators_table(result):
+    for line in (*overview(result), "", *operators_table(result)):
         say(line)
     for failure in result["failed"]:
         say(str(failure.get("failed") or failure.get("ended")))

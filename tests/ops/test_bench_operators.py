@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelbraid.ops.bench.operators import every_line, measurable, summary, table
+from kernelbraid.ops.bench.operators import every_line, measurable, overview, summary, table
 
 LINES = [
     {"environment": {"gpu": "a", "copied_bytes_per_s": 4e12}},
@@ -83,7 +83,15 @@ def test_what_memory_bounds_is_a_share_of_a_large_copys_rate_and_of_a_copys_of_i
     # then
     assert result["of_copy"] == {"rope": {"one": 0.75, "one_x64": 0.96}}
     assert result["of_same_copy"] == {"rope": {"one": 0.75, "one_x64": 0.97}}
-    assert result["large"] == {"rope": {"of_copy": 0.96, "of_same_copy": 0.97}}
+    assert result["large"] == {"rope": ["one_x64"], "linear": []}
+
+
+def test_the_overview_has_what_is_large_and_what_others_take() -> None:
+    # when
+    *_, row = overview(summary(LINES))
+
+    # then
+    assert row == "| rope | 0.96 to 0.96 | 0.97 to 0.97 | 4.0x | 1.0x |  | 2.0x | 18.0x, 2.9x |"
 
 
 def test_an_operator_that_ends_the_process_does_not_lose_those_behind_it(
