@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelbraid.kernels.operators.operator import STYLES, Entry, Operator, OperatorError
+from kernelbraid.kernels.operators.operator import STYLES, UNIT_ROWS, Entry, Operator, OperatorError
 
 Arrays = Mapping[str, NDArray[Any]]
 """Tensor name to values; bfloat16 as uint16."""
@@ -219,6 +219,10 @@ class RowWise:
         yield from (Agreement(call, tensor.name, (batch,)) for tensor in entry.outputs)
 
 
+EPSILON = 1e-6
+"""What operators that normalise rows add to the mean square unless their caller names another."""
+_FITTED = 4
+_MOST_OFF = 8 * 2.0**-24
 _SCALES: Mapping[str, float] = {"scale_3": 3.0, "scale_30": 30.0, "zeros": 0.0}
 
 
@@ -227,6 +231,8 @@ def styled_bfloat16(rng: np.random.Generator, shape: tuple[int, ...], style: str
 
     Raises ValueError for an unknown style.
     """
+    if style == UNIT_ROWS:
+        return unit_rows(rng, shape)
     if style not in STYLES:
         raise ValueError(f"unknown style {style}")
     drawn = normal_bfloat16(rng, shape)
@@ -238,6 +244,34 @@ def styled_bfloat16(rng: np.random.Generator, shape: tuple[int, ...], style: str
     if style == "cancellation":
         values[..., ::7] *= np.float32(300)
     return to_bfloat16(values)
+
+
+def unit_rows(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.uint16]:
+    """Normal rows as bfloat16 bit patterns whose mean square is one less EPSILON, as near as float32 can tell.
+
+    Of half the rows it is up to four last bits more: a running sum of squares, which when rounded leave a quarter over
+    and never three, is so much too small. Nearly all elements of a row are drawn and shrunk together; the last ones,
+    which end up anywhere in the row, each take what they can of what the sum of squares lacks.
+    """
+    fitted = min(_FITTED, shape[-1])
+    more = np.maximum(0, rng.uniform(-_MOST_OFF, _MOST_OFF, (*shape[:-1], 1)))
+    whole = shape[-1] * (1 - EPSILON + more)
+    values = from_bfloat16(normal_bfloat16(rng, shape)).astype(np.float64)
+    drawn = values[..., fitted:]
+    squares = np.maximum((drawn * drawn).sum(axis=-1, keepdims=True), 1e-9)
+    drawn[...] = _toward_zero(drawn * np.sqrt(np.maximum(whole - 1, 0) / squares))
+    left = whole[..., 0] - (drawn * drawn).sum(axis=-1)
+    for place in range(fitted):
+        size = _toward_zero(np.sqrt(np.maximum(left, 0)))
+        left = left - size * size
+        values[..., place] = np.copysign(size, values[..., place])
+    return to_bfloat16(rng.permuted(values, axis=-1))
+
+
+def _toward_zero(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The nearest bfloat16 that is no larger."""
+    bits = values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
+    return bits.view(np.float32).astype(np.float64)
 
 
 def rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -5,10 +5,18 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelbraid.kernels.operators.cases import Arrays, RowWise, exact, rounded, styled_bfloat16
-from kernelbraid.kernels.operators.operator import Entry
+from kernelbraid.kernels.operators.cases import (
+    EPSILON,
+    Arrays,
+    RowWise,
+    exact,
+    from_bfloat16,
+    rounded,
+    styled_bfloat16,
+    to_bfloat16,
+)
+from kernelbraid.kernels.operators.operator import UNIT_ROWS, Entry
 
-EPSILON = 1e-6
 ROWS = RowWise("rows", ("x", "residual"))
 agreements, samples = ROWS.agreements, ROWS.samples
 
@@ -17,6 +25,8 @@ def make_inputs(entry: Entry, dims: Mapping[str, int], rng: np.random.Generator,
     """x and residual [rows, hidden], weight [hidden]; bfloat16 as uint16. Raises ValueError for an unknown style."""
     shape = (dims["rows"], dims["hidden"])
     x, residual = (styled_bfloat16(rng, shape, style) for _ in range(2))
+    if style == UNIT_ROWS:  # the sum is such a row: two halves of one
+        x = residual = to_bfloat16(from_bfloat16(x) / 2)
     return {"x": x, "residual": residual, "weight": styled_bfloat16(rng, shape[1:], "normal")}
 
 

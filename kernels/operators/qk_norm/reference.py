@@ -5,10 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelbraid.kernels.operators.cases import Arrays, RowWise, exact, styled_bfloat16
+from kernelbraid.kernels.operators.cases import EPSILON, Arrays, RowWise, exact, styled_bfloat16
 from kernelbraid.kernels.operators.operator import Entry
 
-EPSILON = 1e-6
 TOKENS = RowWise("tokens", ("q", "k"))
 agreements, samples = TOKENS.agreements, TOKENS.samples
 

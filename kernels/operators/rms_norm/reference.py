@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelbraid.kernels.operators.cases import (
+    EPSILON,
     Agreement,
     Arrays,
     Call,
@@ -14,10 +15,10 @@ from kernelbraid.kernels.operators.cases import (
     row_batches,
     row_samples,
     to_bfloat16,
+    unit_rows,
 )
-from kernelbraid.kernels.operators.operator import STYLES, Entry
+from kernelbraid.kernels.operators.operator import STYLES, UNIT_ROWS, Entry
 
-EPSILON = 1e-6
 SCALES = {"scale_3": 3.0, "scale_30": 30.0, "zeros": 0.0}
 
 
@@ -26,9 +27,12 @@ def make_inputs(entry: Entry, dims: Mapping[str, int], rng: np.random.Generator,
 
     Raises ValueError for an unknown style.
     """
-    if style not in STYLES:
+    if style not in (*STYLES, UNIT_ROWS):
         raise ValueError(f"unknown style {style}")
     rows, hidden = dims["rows"], dims["hidden"]
+    if style == UNIT_ROWS:
+        weight = 1 + rng.standard_normal(hidden, np.float32) / 4
+        return {"x": _stored(entry, from_bfloat16(unit_rows(rng, (rows, hidden)))), "weight": _stored(entry, weight)}
     x = rng.standard_normal((rows, hidden), np.float32) * np.float32(SCALES.get(style, 1.0))
     weight = 1 + rng.standard_normal(hidden, np.float32) / 4
     if style == "equal_rows":

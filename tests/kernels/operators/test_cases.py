@@ -6,7 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernelbraid.kernels.operators.cases import from_bfloat16, load_reference, row_batches, row_samples, to_bfloat16
+from kernelbraid.kernels.operators.cases import (
+    EPSILON,
+    from_bfloat16,
+    load_reference,
+    row_batches,
+    row_samples,
+    to_bfloat16,
+    unit_rows,
+)
 from kernelbraid.kernels.operators.operator import OperatorError, load_operator
 
 EVERY_FINITE = np.array([bits for bits in range(0x8000) if bits < 0x7F80], np.uint16)
@@ -96,3 +104,20 @@ def test_samples_are_rows_of_the_call(rows: int) -> None:
     drawn = list(row_samples(rows, np.random.default_rng(0)))
     assert len(drawn) == (2 if rows else 0)
     assert all(len(set(each)) == len(each) > 0 and 0 <= min(each) <= max(each) < rows for each in drawn)
+
+
+@pytest.mark.parametrize("width", [4, 5, 65, 250, 4097])
+def test_rows_of_unit_mean_square_are_so_to_the_last_bits_of_float32(width: int) -> None:
+    rows = from_bfloat16(unit_rows(np.random.default_rng(3), (60, width))).astype(np.float64)
+    off = (rows * rows).mean(axis=1) + EPSILON - 1
+    # half of them are one, the others up to four last bits above it
+    assert np.all((off > -(2**-24)) & (off < 9 * 2**-24))
+    assert 15 < np.count_nonzero(np.abs(off) < 2**-25) < 45
+    # and no place of a row is another one's
+    assert width < 65 or len(np.unique(np.abs(rows).argmax(axis=1))) > 20
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_the_narrowest_rows_come_as_near_as_they_can(width: int) -> None:
+    rows = from_bfloat16(unit_rows(np.random.default_rng(3), (5, width))).astype(np.float64)
+    assert np.all(np.abs((rows * rows).mean(axis=1) - 1) < 0.01)
