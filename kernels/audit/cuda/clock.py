@@ -11,27 +11,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import permutations
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.clock import FLOOR, Copy, GroupSamples, Pace, blaming, collect, joined
-from kernelbraid.kernels.audit.comparison import first_difference, inaccuracy
 from kernelbraid.kernels.audit.cores import on_cores
+from kernelbraid.kernels.audit.cuda.copies import Copies
 from kernelbraid.kernels.audit.cuda.cores import pin
-from kernelbraid.kernels.audit.cuda.device import Conditions
 from kernelbraid.kernels.audit.cuda.memory import DeviceInputs, DeviceOutputs
 from kernelbraid.kernels.audit.cuda.profile import Profile
+from kernelbraid.kernels.audit.cuda.record import Record
 from kernelbraid.kernels.audit.cuda.runner import Answered, DeviceRunner
-from kernelbraid.kernels.audit.cuda.samples import REFERENCES_TOGETHER, Sampler
 from kernelbraid.kernels.audit.cuda.spares import Spares
-from kernelbraid.kernels.audit.cuda.stash import Stash, read
 from kernelbraid.kernels.audit.cuda.vault import Message, Vault
 from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
-from kernelbraid.kernels.audit.layout import CallPlaces, Layout, Place, plan_layout
+from kernelbraid.kernels.audit.layout import Place
 from kernelbraid.kernels.audit.outcome import (
     CANDIDATE,
     INCUMBENT,
@@ -42,8 +40,8 @@ from kernelbraid.kernels.audit.outcome import (
     Infrastructure,
 )
 from kernelbraid.kernels.audit.plan import Plan
-from kernelbraid.kernels.operators.cases import Call, Reference
-from kernelbraid.kernels.operators.operator import Operator, Workload
+from kernelbraid.kernels.operators.cases import Reference
+from kernelbraid.kernels.operators.operator import Operator
 
 MESSAGE_NS = 2_000_000
 """A message is filled with calls up to about this time on the device: its own cost of some 200 us varies by ten, on a
@@ -61,25 +59,16 @@ BESIDE_ROOT = replace(CONFIRMATION, paired=(INCUMBENT, CANDIDATE, ROOT))
 limits of 10 %."""
 COPIED_WORKLOADS = 3
 """Drawn for a screening beside a full-path one, and for a confirmation beside all full-path ones."""
-COPIED_ONCE_BYTES = 160 << 20
-"""Of larger calls one is copied, of others one from each half of a message."""
 SLICE_BYTES = 4096
 LOOK_AGAIN = 8
 """One message in so many is read once more, later."""
-MOST_REFERENCE_ELEMENTS = 1 << 18
-"""Timed calls with more elements are compared with untimed runs alone: float64 would take seconds."""
 PAUSE_S = 0.02
 WAKE_S, WAKE_STEP_S, MOST_WAKE_S = 0.08, 0.02, 0.5
 """For so long at least, by so long steps, and at most."""
 AWAKE_RATIO, AWAKE_NS = 1.3, 500_000
 """A message of an awake device may take so much longer than its calls do, and its own cost."""
 THROTTLED_TRIES = 3
-DISPUTED_RATIO, DISPUTED_NS = 0.25, 200_000
-LATE_RATIO, LATE_NS = 1.05, 20_000
-"""Medians over a session: a child's time may fall so far below the auditor's above its floor, or pass the auditor's."""
-_LEAST_PAIRS = 4
 _LEAST_CALL_NS = 1_000
-BUSY_RATIO, BUSY_NS = 1.5, 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,70 +78,6 @@ class Slice:
     place: Place
     offset: int
     found: NDArray[np.uint8]
-
-
-@dataclass
-class Record:
-    """What a session saw beside its samples."""
-
-    conditions: list[Conditions] = field(default_factory=list)
-    dropped_blocks: int = 0
-    advisory_ns: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
-    """By arm and workload: the auditor's time and the child's."""
-    sweeps_ns: dict[str, list[int]] = field(default_factory=dict)
-    """By the arm that ran before: how long preparing the next message took."""
-
-    def disputed(self, arm: str, floor_ns: float) -> str | None:
-        """Evidence when an arm's own clock cannot be right beside the auditor's around it.
-
-        More than the auditor's: it answered before its kernels had ended. Less than the auditor's above its floor: it
-        is no clock. What lies between is what a launch costs, which partly passes while kernels run.
-        """
-        for (timed, workload), pairs in self.advisory_ns.items():
-            wall_ns, own_ns = (median(pair[side] for pair in pairs) for side in (0, 1))
-            least_ns = (1 - DISPUTED_RATIO) * (wall_ns - floor_ns) - DISPUTED_NS
-            if timed == arm and not least_ns <= own_ns <= LATE_RATIO * wall_ns + LATE_NS:
-                own, wall, floor = (f"{time_ns / 1000:.1f} us" for time_ns in (own_ns, wall_ns, floor_ns))
-                return f"workload {workload}: its events span {own}, the auditor's clock {wall} with a floor of {floor}"
-        return None
-
-    def disturbed(self, floor_ns: float) -> str | None:
-        """The same of an arm that is known to be sound: then something else was on the device, or on the cores.
-
-        Of one that was timed a few times only, the median tells nothing.
-        """
-        arms = {arm for (arm, _), pairs in self.advisory_ns.items() if len(pairs) >= _LEAST_PAIRS} - {CANDIDATE}
-        found = ((arm, self.disputed(arm, floor_ns)) for arm in sorted(arms))
-        return next((f"{arm}, {evidence}: something else is using them" for arm, evidence in found if evidence), None)
-
-    def kept_busy(self) -> str | None:
-        """Evidence when the device was slower to prepare after the candidate than after the other arms.
-
-        By the lower quartiles: a kernel that runs on is always in the way, this machine's scheduler now and then.
-        """
-        own = self.sweeps_ns.get(CANDIDATE, [])
-        others = [taken for arm, times in self.sweeps_ns.items() if arm != CANDIDATE for taken in times]
-        if len(own) < 8 or len(others) < 8:
-            return None
-        after_own, after_others = (float(np.quantile(times, 0.25)) for times in (own, others))
-        if after_own <= BUSY_RATIO * after_others + BUSY_NS:
-            return None
-        return (
-            f"preparing the next message took {after_own / 1000:.0f} us after it, {after_others / 1000:.0f} otherwise"
-        )
-
-    def summary(self) -> dict[str, float]:
-        """Clocks and temperature over the session, as facts of the audit."""
-        if not self.conditions:
-            return {}
-        clocks = [now.sm_mhz for now in self.conditions]
-        return {
-            "sm_mhz_least": min(clocks),
-            "sm_mhz_most": max(clocks),
-            "memory_mhz": self.conditions[-1].memory_mhz,
-            "temperature_c_most": max(now.temperature_c for now in self.conditions),
-            "dropped_blocks": self.dropped_blocks,
-        }
 
 
 @dataclass
@@ -194,6 +119,12 @@ class DeviceSession:
     _sets: list["ProcessSet"] = field(default_factory=list)
     _runs: int = 0
 
+    @cached_property
+    def _copies(self) -> Copies:
+        return Copies(
+            self.operator, self.reference, self.inputs, self.outputs, self.profile, self.rng, kept=self.copies
+        )
+
     def run(self, plan: Plan) -> Blocks:
         """Time a plan's groups, at the pace that the session's first one sets.
 
@@ -211,29 +142,8 @@ class DeviceSession:
         return joined(blocks, self._collected(plan, found))
 
     def verify_copies(self, most_references: int) -> int:
-        """Repeat every copied call, without a graph, in a process that was never timed; some against float64 too.
-
-        Of full-path calls, rows drawn now are compared with float64 and with the decode path.
-        Raises CandidateFailed when a timed call gave other bits than an untimed one, or was inaccurate.
-        Returns how many were repeated.
-        """
-        if not self.copies:
-            return 0
-        runner, references = self._untimed(), ThreadPoolExecutor(REFERENCES_TOGETHER)
-        sampler = Sampler(self.operator, self.reference, self.inputs, self.rng, references)
-        try:
-            with self.profile.phase("samples drawn"):
-                drawn = [sampler.draw(copy) for copy in self.copies]
-            for number, copy in enumerate(self.copies):
-                with self.profile.phase("repeats of copies"):
-                    self._repeat(runner, copy, number < most_references)
-                with self.profile.phase("samples of copies"):
-                    sampler.compare(runner, drawn[number])
-            return len(self.copies)
-        finally:
-            references.shutdown(cancel_futures=True)
-            self._forget_copies()
-            runner.freeze()
+        """Repeat every copied call in a process that was never timed: how many there were. Raises CandidateFailed."""
+        return self._copies.verify(self._untimed(), most_references) if self.copies else 0
 
     def _untimed(self) -> DeviceRunner:
         """The process that repeats timed calls: one that checked the candidate, or one of this session's own."""
@@ -242,13 +152,6 @@ class DeviceSession:
             self.repeating.load(self.artifacts[CANDIDATE], self._symbols)
         self.repeating.thaw()
         return self.repeating
-
-    def _forget_copies(self) -> None:
-        while self.copies:
-            copy = self.copies.pop()
-            for stash in (copy.inputs, copy.outputs):
-                if isinstance(stash, Stash):
-                    stash.release()
 
     def _collected(self, plan: Plan, groups: Sequence[GroupSamples]) -> Blocks:
         assert self.pace is not None, "the first group sets the pace"
@@ -260,7 +163,7 @@ class DeviceSession:
 
     def close(self) -> None:
         """End the processes."""
-        self._forget_copies()
+        self._copies.release()
         self._end_sets()
         self._stack.close()
 
@@ -430,6 +333,18 @@ class DeviceSession:
                 drawn = self._sets[int(self.rng.integers(len(self._sets)))]
                 self._copy(drawn.runners[CANDIDATE], index)
 
+    def _copy(self, runner: DeviceRunner, index: int) -> None:
+        """One more message of the same kind, of which calls are kept."""
+        message = self._messages[index]
+        self._first = message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
+        keeping = self._copies.begin(message)
+        with blaming(CANDIDATE):
+            self._set_out(CANDIDATE, runner, message)
+            self._copies.take_inputs(keeping)
+            runner.release(message.layout, _nothing)
+            runner.freeze()
+        self._copies.take_outputs(keeping)
+
     def _time_unthrottled(
         self, plan: Plan, runners: Mapping[str, DeviceRunner], samples: GroupSamples, block: int, index: int
     ) -> None:
@@ -527,72 +442,6 @@ class DeviceSession:
             if untouched:
                 evidence = f"{where}: {len(later)} bytes of a timed call were never written"
                 raise CandidateFailed(Correctness.OUTPUT_NOT_WRITTEN, evidence)
-
-    def _copy(self, runner: DeviceRunner, index: int) -> None:
-        """One more message of the same kind, of which calls are kept: the process cannot know which."""
-        message = self._messages[index]
-        picked = self._picked(message.layout)
-        self._first = message.lay_out(self.inputs.device, self.inputs.buffer, self.rng)
-        kept = [self._kept(message.workload, call) for call in picked]
-        self.copies += [copy for copy, _, _ in kept]
-        with blaming(CANDIDATE):
-            self._set_out(CANDIDATE, runner, message)
-            for _, given, _ in kept:
-                given.take(self.inputs.buffer)
-            self.inputs.device.settle()
-            runner.release(message.layout, _nothing)
-            runner.freeze()
-        for call, (copy, given, left) in zip(picked, kept, strict=True):
-            left.take(self.outputs.buffer)
-            self._unchanged(given, call.inputs, copy.workload)
-
-    def _kept(self, workload: Workload, call: CallPlaces) -> tuple[Copy, Stash, Stash]:
-        given, left = (Stash(self.inputs.device, places) for places in (call.inputs, call.outputs))
-        return Copy(workload, given, left), given, left
-
-    def _picked(self, layout: Layout) -> list[CallPlaces]:
-        """A call from each half of a message, the later ones among them: state can only build up in one."""
-        calls, middle = layout.calls, len(layout.calls) // 2
-        size = sum(place.bytes for place in (*calls[0].inputs, *calls[0].outputs))
-        once = middle == 0 or size > COPIED_ONCE_BYTES
-        ranges = ((0, len(calls)),) if once else ((0, middle), (middle, len(calls)))
-        return [calls[int(self.rng.integers(*ends))] for ends in ranges]
-
-    def _unchanged(self, given: Stash, places: Sequence[Place], workload: Workload) -> None:
-        if place := given.first_changed(self.inputs.buffer, places):
-            found = read(self.inputs.device, self.inputs.buffer, place.offset, place)
-            difference = first_difference(found, given[place.tensor.name])
-            evidence = f"workload {workload.name}: its input {place.tensor.name} changed: {difference}"
-            raise CandidateFailed(Correctness.INPUT_WRITTEN, evidence)
-
-    def _repeat(self, runner: DeviceRunner, copy: Copy, with_reference: bool) -> None:
-        entry, device = self.operator.entry(copy.workload.entry), self.inputs.device
-        layout = plan_layout(0, [(entry, copy.workload.dims)])
-        given, left = copy.inputs, copy.outputs
-        assert isinstance(given, Stash), "copies of this session lie on the device"
-        assert isinstance(left, Stash), "copies of this session lie on the device"
-        runner.prepare(layout)
-        given.give(self.inputs.buffer, layout.calls[0].inputs)
-        runner.outputs.poison(layout)
-        device.settle()
-        runner.sweep()
-        runner.release(layout, _nothing)
-        runner.freeze()
-        self._unchanged(given, layout.calls[0].inputs, copy.workload)
-        if place := left.first_changed(self.outputs.buffer, layout.calls[0].outputs):
-            name = place.tensor.name
-            difference = first_difference(left[name], read(device, self.outputs.buffer, place.offset, place))
-            where = f"workload {copy.workload.name}, timed and untimed"
-            raise CandidateFailed(Correctness.NONDETERMINISTIC, f"{where}: {name}: {difference}")
-        runner.thaw()
-        if with_reference and sum(place.bytes for place in layout.calls[0].inputs) <= 4 * MOST_REFERENCE_ELEMENTS:
-            self._accurate(Call(entry, copy.workload.dims, dict(given)), copy)
-
-    def _accurate(self, call: Call, copy: Copy) -> None:
-        tolerance = self.operator.tolerances[call.entry.dtype]
-        for name, exact in self.reference.reference(call.entry, call.dims, call.inputs).items():
-            if problem := inaccuracy(copy.outputs[name], exact, tolerance):
-                raise CandidateFailed(Correctness.INACCURATE, f"workload {copy.workload.name}: {name}: {problem}")
 
 
 def _round_number(most: float) -> int:

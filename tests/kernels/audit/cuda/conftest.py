@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelbraid.kernels.audit.cuda import clock
+from kernelbraid.kernels.audit.cuda import clock, record
 from kernelbraid.kernels.audit.cuda import harness as harness_module
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, DeviceBuilder
 from kernelbraid.kernels.audit.cuda.harness import DeviceHarness
@@ -42,8 +42,8 @@ def host_harness(scale: Operator, tmp_path_factory: pytest.TempPathFactory) -> I
     with pytest.MonkeyPatch.context() as patch, DeviceHarness(*parts, timing_lock=lock, limits=LIMITS) as harness:
         # Beside other tests on few cores: a message longer than what interrupts it, and clocks that may differ by that.
         patch.setattr(clock, "MESSAGE_NS", 4_000_000)
-        patch.setattr(clock, "DISPUTED_NS", 10_000_000)
-        patch.setattr(clock, "BUSY_NS", 10_000_000)
+        patch.setattr(record, "DISPUTED_NS", 10_000_000)
+        patch.setattr(record, "BUSY_NS", 10_000_000)
         patch.setattr(harness_module, "MOST_FLOOR_NS", 10_000_000)
         yield harness
 

@@ -18,7 +18,7 @@ import pytest
 
 from kernelbraid.kernels.audit import checks
 from kernelbraid.kernels.audit.artifact import Artifact
-from kernelbraid.kernels.audit.cuda import clock, harness
+from kernelbraid.kernels.audit.cuda import clock, copies, harness
 from kernelbraid.kernels.audit.cuda.harness import DeviceHarness
 from kernelbraid.kernels.audit.cuda.sanitizer import Sanitizer
 from kernelbraid.kernels.audit.failure import CandidateFailed
@@ -115,7 +115,7 @@ def test_timed_shape_too_large_for_the_checks_is_compared_in_parts(
 ) -> None:
     shape, wrong, verdict, workload = ONLY_TIMED[name]
     monkeypatch.setattr(checks, "TIMED_BYTES", 0)
-    monkeypatch.setattr(clock, "MOST_REFERENCE_ELEMENTS", 0)
+    monkeypatch.setattr(copies, "MOST_REFERENCE_ELEMENTS", 0)
     outcome = host_audit(entry(f"{RIGHT}\nif x.shape == {shape}: {wrong}"))
     assert outcome.verdict is verdict, outcome.evidence
     assert f"workload {workload}: y of scale_decode(rows=" in outcome.evidence

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kernelbraid.kernels.audit.cuda import clock
-from kernelbraid.kernels.audit.cuda.clock import Record
+from kernelbraid.kernels.audit.cuda import record
+from kernelbraid.kernels.audit.cuda.record import Record
 from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT
 
 FLOOR_NS = 250_000.0
@@ -12,8 +12,8 @@ FLOOR_NS = 250_000.0
 @pytest.fixture(autouse=True)
 def _margins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a device, whatever other tests set for a busy machine."""
-    monkeypatch.setattr(clock, "DISPUTED_NS", 200_000)
-    monkeypatch.setattr(clock, "BUSY_NS", 100_000)
+    monkeypatch.setattr(record, "DISPUTED_NS", 200_000)
+    monkeypatch.setattr(record, "BUSY_NS", 100_000)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_what_a_sound_arm_shows_too_is_the_machines_fault() -> None:
 
 @pytest.mark.parametrize(("after_own_us", "busy"), [(400, False), (450, False), (900, True)])
 def test_device_must_be_idle_after_a_candidate(after_own_us: int, busy: bool) -> None:
-    record = Record(sweeps_ns={CANDIDATE: [after_own_us * 1000] * 9, INCUMBENT: [400_000] * 9})
-    assert (record.kept_busy() is not None) is busy
+    seen = Record(sweeps_ns={CANDIDATE: [after_own_us * 1000] * 9, INCUMBENT: [400_000] * 9})
+    assert (seen.kept_busy() is not None) is busy
 
 
 def test_few_messages_say_nothing_of_idleness() -> None:
