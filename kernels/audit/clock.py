@@ -8,7 +8,7 @@ runner; all such copies are made again in a process that was never timed and mus
 import ctypes
 import secrets
 from bisect import insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice, permutations, zip_longest
@@ -22,8 +22,8 @@ from kernelbraid.kernels.audit.comparison import Bits, first_difference, inaccur
 from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.layout import Layout, plan_layout
 from kernelbraid.kernels.audit.memory import Inputs, Outputs
-from kernelbraid.kernels.audit.native import Elapsed, Errand, Span
-from kernelbraid.kernels.audit.outcome import CANDIDATE, LONGEST_NS, Blocks, Correctness, Infrastructure
+from kernelbraid.kernels.audit.native import Elapsed, Errand, Span, Visit
+from kernelbraid.kernels.audit.outcome import CANDIDATE, LONGEST_NS, Blocks, Correctness, Infrastructure, process_of
 from kernelbraid.kernels.audit.plan import LONG_NS, Plan
 from kernelbraid.kernels.audit.runner import Launcher, Runner
 from kernelbraid.kernels.audit.timed_inputs import TimedInputs, WorkloadInputs
@@ -41,10 +41,12 @@ PACING_CALLS = 4
 VISIT_NS = 400_000
 MOST_MESSAGES = 3
 """A sample is the shortest of a visit: so many messages to one process in a row, or about so long."""
-DISTURBED_RATIO = 1.03
-MOST_TRIES = 3
-"""A virtual machine's core is at times slower by a fifth, for some milliseconds or for seconds. A block in which one of
-the arms took so much longer than its good samples of the session is timed again, all arms of it."""
+SUSPICIOUS_RATIO = 0.93
+FEW_SAMPLES = 2
+"""A message of the candidate that takes so much less than its good samples until then, of which there are as many at
+least, may have left work out: it is copied, and seldom is an honest one so short."""
+MOST_COPIES = 256
+"""Of a stage; what is drawn in secret is copied beyond that."""
 WAITED_NS = 25_000
 """A runner that was off its core for longer than a message's own wait was disturbed by another process."""
 
@@ -88,16 +90,23 @@ class Session:
     copies: list[Copy] = field(default_factory=list)
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(secrets.randbits(128)))
     pace: "Pace | None" = None
+    look: Callable[[], None] = lambda: None
+    """Called before each group; what it raises ends the session."""
     _stack: ExitStack = field(default_factory=ExitStack)
     _floor: "Prepared | None" = None
-    _seen: dict[tuple[str, int], list[int]] = field(default_factory=dict)
-    """An arm's samples of a workload, ascending."""
+    _seen: dict[int, list[int]] = field(default_factory=dict)
+    """The candidate's samples of a workload, ascending."""
     _sets: list[WorkloadInputs] = field(default_factory=list)
 
     @property
     def inputs(self) -> Inputs:
         """The file that all runners read."""
         return self.timed.memory
+
+    @property
+    def _pace(self) -> "Pace":
+        assert self.pace is not None, "the first group sets the pace"
+        return self.pace
 
     def run(self, plan: Plan) -> Blocks:
         """Time a plan's groups, at the pace that the session's first one sets.
@@ -115,8 +124,7 @@ class Session:
         self._stack.close()
 
     def _collected(self, plan: Plan, groups: Sequence["GroupSamples"]) -> Blocks:
-        assert self.pace is not None, "the first group sets the pace"
-        return collect(plan, self.operator, groups, self.pace.calls)
+        return collect(plan, self.operator, groups, self._pace.calls)
 
     def verify_copies(self, most_references: int) -> int:
         """Repeat every copied call in a fresh process; compare the first few with float64 as well.
@@ -160,6 +168,7 @@ class Session:
 
     def _group(self, plan: Plan) -> "GroupSamples":
         """One set of fresh processes: load all, lay the inputs out, time every block."""
+        self.look()
         with ExitStack() as stack:
             started = self._start_all(stack, plan)
             if self.pace is None:
@@ -189,9 +198,17 @@ class Session:
         """The runner with every workload's message laid out in it."""
         for drawn in self._sets:
             runner.prepare(drawn.layout)
-        spans = [_spans(drawn.layout, self.inputs, runner.outputs) for drawn in self._sets]
+        spans = [self._near(index, runner) for index in range(len(self._sets))]
         pairs = zip(self._sets, spans, strict=True)
         return Prepared(runner, [runner.errand(drawn.layout, drawn.swapped, near) for drawn, near in pairs])
+
+    def _near(self, index: int, runner: Runner) -> "ctypes.Array[Span]":
+        """What is read before a visit: all that its only message is about; several messages leave the first one out."""
+        return (
+            (Span * 0)()
+            if self._pace.visit(index) > 1
+            else _spans(self._sets[index].layout, self.inputs, runner.outputs)
+        )
 
     def _known_pace(self, arm: str, runner: Runner) -> "Pace":
         digest = self.artifacts[arm].digest
@@ -224,7 +241,7 @@ class Session:
                     self._warm_up(plan, runners, index)
                     samples.floors_ns.append(min(self._sample(FLOOR, floor, index) for _ in range(FLOOR_SAMPLES)))
                 copied = frozenset(half for at, which, half in watched if (at, which) == (block, index))
-                self._time_undisturbed(plan, runners, samples, copied, block, index)
+                self._time_block(plan, runners, samples, copied, block, index)
         return samples
 
     def _watched(self, plan: Plan) -> frozenset[tuple[int, ...]]:
@@ -245,47 +262,12 @@ class Session:
     def _warm_up(self, plan: Plan, runners: Mapping[str, Sequence["Prepared"]], index: int) -> None:
         """An unrecorded message to every process, in an order that is drawn, where it is short enough to feel a cold
         core: the first one takes nearly twice as long."""
-        assert self.pace is not None, "the first group sets the pace"
-        if self.pace.messages_ns[index] >= LONG_NS:
+        if self._pace.messages_ns[index] >= LONG_NS:
             return
         processes = [(arm, process) for arm in plan.arms for process in runners[arm]]
         for place in self.rng.permutation(len(processes)).tolist():
             arm, process = processes[place]
             self._visit(arm, process, index, 1)
-
-    def _time_undisturbed(
-        self,
-        plan: Plan,
-        runners: Mapping[str, Sequence["Prepared"]],
-        samples: "GroupSamples",
-        copied: frozenset[int],
-        block: int,
-        index: int,
-    ) -> None:
-        """Time a block of a workload, again where it was disturbed; of several tries the least disturbed counts.
-
-        A sample of each further one is copied: a candidate can have itself timed again, and know that it was.
-        """
-        tries: list[tuple[float, dict[str, NDArray[np.uint32]], int]] = []
-        while not tries or (tries[-1][0] > DISTURBED_RATIO and len(tries) < self._most_tries(index)):
-            if tries and plan.copies:
-                copied = frozenset([int(self.rng.integers(self._halves(plan, index)))])
-            self._time_block(plan, runners, samples, copied, block, index)
-            found = {arm: samples.by_arm[arm][block, index].copy() for arm in plan.arms if block < plan.blocks_of(arm)}
-            disturbed = max(self._disturbed_ratio(arm, index, found[arm]) for arm in plan.paired)
-            tries.append((disturbed, found, int(samples.orders[block, index])))
-        _, least, samples.orders[block, index] = min(tries, key=lambda each: each[0])
-        for arm, values in least.items():
-            samples.by_arm[arm][block, index] = values
-
-    def _most_tries(self, index: int) -> int:
-        assert self.pace is not None, "the first group sets the pace"
-        return MOST_TRIES if self.pace.messages_ns[index] < LONG_NS else 1
-
-    def _disturbed_ratio(self, arm: str, index: int, found: NDArray[np.uint32]) -> float:
-        """The lower half of a block's samples over the lower quartile of all that the arm had in this session."""
-        seen, taken = self._seen[arm, index], np.sort(found[found > 0])
-        return float(taken[: max(1, len(taken) // 2)].mean()) / seen[len(seen) // 4]
 
     def _time_block(
         self,
@@ -302,16 +284,19 @@ class Session:
         for arm in plan.beside if block < plan.beside_blocks else ():
             samples.by_arm[arm][block, index, 0] = self._sample(arm, runners[arm][0], index)
         halves = (orders[order], orders[order][::-1]) * plan.palindromes
+        turns = process_of(len(halves), plan.twins)
         for half, arms in enumerate(halves[: self._halves(plan, index)]):
             for arm in arms:
-                process = runners[arm][half // 2 % plan.twins]
+                process = runners[arm][turns[half]]
                 sample = self._sample(arm, process, index, arm == CANDIDATE and half in copied)
                 samples.by_arm[arm][block, index, half] = sample
 
-    def _visit(self, arm: str, process: "Prepared", index: int, messages: int, freeze: bool = False) -> list[Elapsed]:
+    def _visit(
+        self, arm: str, process: "Prepared", index: int, messages: int, freeze: bool = False, below_ns: int = 0
+    ) -> Visit:
         draws = self._sets[index].draws(messages, self.rng)
         with blaming(arm):
-            return process.runner.visit(process.errands[index], draws, freeze)
+            return process.runner.visit(process.errands[index], draws, freeze, below_ns)
 
     def _sample(self, arm: str, process: "Prepared", index: int, copied: bool = False) -> int:
         """One sample in nanoseconds: the shortest of a visit's messages by the auditor's clock, of those during which
@@ -320,26 +305,36 @@ class Session:
         The kernel's account of the runner's processor time decides only that: in a virtual machine it was seen to go
         backwards by 50 us.
         """
-        assert self.pace is not None, "the first group sets the pace"
         found = self._messages(arm, process, index, copied)
         undisturbed = self._undisturbed(found)
-        if not undisturbed and self.pace.messages_ns[index] < LONG_NS:
+        if not undisturbed and self._pace.messages_ns[index] < LONG_NS:
             found += self._messages(arm, process, index, False)
             undisturbed = self._undisturbed(found)
         sample = min(LONGEST_NS, *(each.wall_ns for each in undisturbed or found))
-        insort(self._seen.setdefault((arm, index), []), sample)
+        if arm == CANDIDATE:
+            insort(self._seen.setdefault(index, []), sample)
         return sample
 
     def _messages(self, arm: str, process: "Prepared", index: int, copied: bool) -> list[Elapsed]:
-        """A visit. Where a call is copied, it is one of any of its messages."""
-        assert self.pace is not None, "the first group sets the pace"
-        messages = self.pace.visit(index)
-        if not copied:
-            return self._visit(arm, process, index, messages)
-        until = 1 + int(self.rng.integers(messages))
-        found = self._visit(arm, process, index, until, freeze=True)
-        self._copy(process.runner, index)
-        return found if until == messages else found + self._visit(arm, process, index, messages - until)
+        """A visit's messages. Where a call is copied, it is one of any of them, and beside it one of each message of
+        the candidate's that was too short to be like the others."""
+        due, below_ns = self._pace.visit(index), self._suspicious_ns(arm, index)
+        until = 1 + int(self.rng.integers(due)) if copied else 0
+        found: list[Elapsed] = []
+        while len(found) < due:
+            copying = len(found) < until
+            visit = self._visit(arm, process, index, (until if copying else due) - len(found), copying, below_ns)
+            found += visit.elapsed
+            if visit.frozen:
+                self._copy(process.runner, index)
+        return found
+
+    def _suspicious_ns(self, arm: str, index: int) -> int:
+        """Messages of the candidate that take less are copied, however seldom they come: work may have been skipped."""
+        seen = self._seen.get(index, ())
+        if arm != CANDIDATE or len(seen) < FEW_SAMPLES or len(self.copies) >= MOST_COPIES:
+            return 0
+        return round(SUSPICIOUS_RATIO * seen[len(seen) // 4])
 
     def _undisturbed(self, found: Sequence[Elapsed]) -> list[Elapsed]:
         unboxed = not self.launcher.sandbox.box

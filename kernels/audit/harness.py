@@ -16,6 +16,7 @@ from kernelbraid.kernels.audit import environment as machine
 from kernelbraid.kernels.audit import lock, physics, plan, stages, statistics, twins
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.auditor import Auditor
+from kernelbraid.kernels.audit.beside import Beside
 from kernelbraid.kernels.audit.build import Builder
 from kernelbraid.kernels.audit.checks import Case, Checker, cases_of, timed_cases
 from kernelbraid.kernels.audit.clock import Session
@@ -85,19 +86,41 @@ class Harness(Auditor):
         )
 
     def audit(self, candidate: Candidate, root: Candidate, incumbent: Callable[[], Candidate]) -> AuditOutcome:
-        """Build and check, then time against root and incumbent under the machine's lock.
+        """Build it, then check it and beside that time it against root and incumbent under the machine's lock.
 
         `incumbent` is called only once the lock is held, so that it names the best of that moment.
         """
         progress = Progress()
         try:
             self._ready()
-            self._check(candidate, progress)
-            self._time_arms(candidate, root, incumbent, progress)
-            self._check_timed_shapes(progress)
+            progress.built(self._artifact(candidate))
+            self._check_and_time(candidate, root, incumbent, progress)
         except AuditFailure as failure:
             return progress.failed(self._judged(failure))
         return progress.verified(CANDIDATE)
+
+    def _check_and_time(
+        self, candidate: Candidate, root: Candidate, incumbent: Callable[[], Candidate], progress: Progress
+    ) -> None:
+        """Beside each other where there are cores for both. What a check finds counts before what timing finds, which
+        it ends. Raises AuditFailure."""
+        checks = Beside()
+        try:
+            with checks:
+                checks.start(lambda: self._run_checks(tuple(cases_of(self.operator)), progress))
+                if self._timing_cpu in self._other_cpus:
+                    checks.wait()
+                else:
+                    progress.checks = checks
+                self._time_arms(candidate, root, incumbent, progress)
+                if progress.checks is None and progress.confirmation is not None:
+                    self._check_timed_shapes(checks, progress)
+        except AuditFailure:
+            if checks.failed:
+                progress.forget_times()
+            raise
+        finally:
+            progress.check_s += checks.waited_s
 
     def close(self) -> None:
         """Remove the temporary files; processes end with the audit that started them."""
@@ -155,30 +178,24 @@ class Harness(Auditor):
 
     def _check(self, candidate: Candidate, progress: Progress) -> None:
         progress.built(self._artifact(candidate))
-        progress.due = tuple(cases_of(self.operator))
-        self._check_due(progress)
+        started = time.perf_counter()
+        try:
+            self._run_checks(tuple(cases_of(self.operator)), progress)
+        finally:
+            progress.check_s += time.perf_counter() - started
 
     def _broken_twin(self, root: Candidate) -> Candidate:
         return twins.broken_twin(root, [entry for entry in self.operator.entries if entry.path == "decode"])
 
-    def _check_timed_shapes(self, progress: Progress) -> None:
-        """All of them for whom a confirmation was worth its time; anyone else had some, drawn in secret."""
-        progress.due = tuple(timed_cases(self.operator)) if progress.confirmation is not None else ()
-        if progress.due:
-            self._check_due(progress)
+    def _check_timed_shapes(self, checks: Beside, progress: Progress) -> None:
+        """All of them for whom a confirmation is worth its time; anyone else had some, drawn in secret."""
+        if due := tuple(timed_cases(self.operator)):
+            checks.start(lambda: self._run_checks(due, progress))
 
-    def _check_due(self, progress: Progress) -> None:
-        started = time.perf_counter()
-        try:
-            with on_cores(self._other_cpus):
-                self._run_checks(progress)
-        finally:
-            progress.check_s += time.perf_counter() - started
-
-    def _run_checks(self, progress: Progress) -> None:
+    def _run_checks(self, due: Sequence[Case], progress: Progress) -> None:
         assert progress.artifact is not None, "checks follow the build"
         launcher, size = self._launcher(self._sandbox), self._limits.output_bytes
-        with _inputs(self._limits.input_bytes) as inputs:
+        with on_cores(self._other_cpus), _inputs(self._limits.input_bytes) as inputs:
             first = Runner(launcher, progress.artifact, inputs, -1, size)
             with first, Runner(launcher, progress.artifact, inputs, -1, size) as second:
                 first.load(self._symbols)
@@ -186,17 +203,21 @@ class Harness(Auditor):
                 progress.tally.passed["identity"] += 2
                 parts = (self.operator, self._reference, first, second, inputs, self._limits.message_bytes)
                 try:
-                    Checker(*parts, progress.tally).run(progress.due)
+                    Checker(*parts, progress.tally).run(due)
                 finally:
                     progress.printed = first.printed()
 
     def _time_stages(self, arms: Mapping[str, Artifact], progress: Progress) -> None:
         rooted = arms[ROOT].digest == arms[INCUMBENT].digest
         with on_cores(frozenset([self._timing_cpu])), self._session(arms) as session:
+            if progress.checks is not None:
+                session.look = progress.checks.look
             progress.screen = stages.screen(session, self._weights, self._screening)
             self._believe(session, progress.screen, progress)
             session.copies.clear()
             if statistics.screen(progress.screen, self._weights):
+                if progress.checks is not None:
+                    self._check_timed_shapes(progress.checks, progress)
                 wanted = self._confirming
                 progress.confirmation = stages.confirm(
                     session, self._weights, self._bounds, wanted, beside_root=not rooted
@@ -204,7 +225,7 @@ class Harness(Auditor):
                 self._believe(session, progress.confirmation, progress)
 
     @contextmanager
-    def _session(self, arms: Mapping[str, Artifact]) -> Iterator[stages.Repeatable]:
+    def _session(self, arms: Mapping[str, Artifact]) -> Iterator[Session]:
         assert self._floor is not None, "a refused sandbox ends an audit before it is timed"
         launcher = self._launcher(self._sandbox)
         parts = (arms, self._floor, self._timing_cpu, self._timed, self._paces)

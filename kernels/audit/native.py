@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 _FLAGS = ("-std=gnu17", "-O2", "-Wall", "-Wextra")
 _SHARED = ("-shared", "-fPIC", "-Wl,-Bsymbolic")
 _FASTEST = ("-O3", "-march=native", "-ffp-contract=fast")
+_ALWAYS_NS = 2**63 - 1
 _PROGRAMS = {"runner": (), "builder": (), "stopwatch": (*_SHARED, "-O3"), "box": _SHARED, "ceilings": _FASTEST}
 
 
@@ -163,14 +164,29 @@ class Errand:
         return _Errand(self.command, self.reply, self.process, int(self.timeout_s * 1000), *parts)
 
 
+class _Elapsed(ctypes.Structure):
+    _fields_ = (("wall_ns", ctypes.c_int64), ("used_ns", ctypes.c_int64))
+
+
+class _Visited(ctypes.Structure):
+    _fields_ = (
+        *(("answered_ns", ctypes.c_int64), ("between_ns", ctypes.c_int64)),
+        *(("sent", ctypes.c_uint64), ("frozen", ctypes.c_int64)),
+    )
+
+
 class Visit(NamedTuple):
-    """What came of some messages in a row: the last answer, each one's times, and the processor time that the
-    process used between its answer before and the message."""
+    """What came of some messages in a row."""
 
     answer: bytes
+    """The last one."""
     elapsed: list[Elapsed]
-    between_ns: list[int]
+    between_ns: int
+    """Processor time that the process used between its answer before and the first message."""
     answered_ns: int
+    """Processor time that it had used at its last answer."""
+    frozen: bool
+    """Whether it was stopped after the last message."""
 
 
 class Stopwatch:
@@ -178,47 +194,39 @@ class Stopwatch:
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
-        self._bring_near = library.bring_near
-        self._bring_near.restype, self._bring_near.argtypes = None, [ctypes.c_void_p, ctypes.c_uint64]
-        self._round_trip = library.round_trip
-        self._round_trip.restype = ctypes.c_int64
-        u64, pointer = ctypes.c_uint64, ctypes.c_void_p
+        u64, pointer, number = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int
+        self._round_trip, self._splice, self._visit = library.round_trip, library.change_inputs, library.visit
+        self._round_trip.restype = self._visit.restype = ctypes.c_int64
         self._round_trip.argtypes = [
-            *(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, u64, pointer, u64),
-            *(ctypes.c_int, ctypes.c_int, ctypes.c_int, pointer),
+            *(number, number, ctypes.c_char_p, u64, pointer, u64),
+            *(number, number, ctypes.c_int64, pointer),
         ]
-
-        self._splice, self._visit = library.change_inputs, library.visit
         self._splice.restype, self._splice.argtypes = None, [pointer, u64, pointer]
-        self._visit.restype = ctypes.c_int64
-        self._visit.argtypes = [pointer, u64, pointer, ctypes.c_int, *(pointer, pointer, u64, pointer, pointer)]
+        self._visit.argtypes = [pointer, u64, pointer, number, ctypes.c_int64, pointer, pointer, u64, pointer]
 
     def splice(self, inputs: "ctypes.Array[Swapped]", draws: NDArray[np.float64]) -> None:
         """Change a stretch of every input and an element of each of its rows; `draws` [inputs, 3] in [0, 1)."""
         self._splice(inputs, len(inputs), draws.ctypes.data)
 
-    def visit(self, errand: Errand, draws: NDArray[np.float64], freeze: bool, answered_ns: int) -> Visit:
+    def visit(self, errand: Errand, draws: NDArray[np.float64], freeze: bool, below_ns: int, answered_ns: int) -> Visit:
         """A message for every row of `draws` [messages, inputs, 3], each with other inputs.
 
-        It ends at the first answer that is not the due one. `answered_ns` is the processor time that the process had
-        used at its last answer. Raises TimeoutError when no reply came in time, LeftoverReply when bytes lay in the
-        reply pipe before a message, and OSError when the pipe failed.
+        It ends at the first answer that is not the due one, and with the process stopped after the first message that
+        took less than `below_ns`, or with `freeze` after the last. `answered_ns` is the processor time that the
+        process had used at its last answer. Raises TimeoutError when no reply came in time, LeftoverReply when bytes
+        lay in the reply pipe before a message, and OSError when the pipe failed.
         """
         count, answer = len(draws), ctypes.create_string_buffer(512)
-        times, sent, answered = (ctypes.c_int64 * (3 * count))(), ctypes.c_uint64(), ctypes.c_int64(answered_ns)
-        told = (ctypes.byref(answered), answer, 512, ctypes.byref(times), ctypes.byref(sent))
-        received = self._visit(ctypes.byref(errand.native), count, draws.ctypes.data, freeze, *told)
+        times, visited = (_Elapsed * count)(), _Visited(answered_ns)
+        told = (ctypes.byref(visited), answer, 512, ctypes.byref(times))
+        received = self._visit(ctypes.byref(errand.native), count, draws.ctypes.data, freeze, below_ns, *told)
         if received == -errno.EBADMSG:
             raise LeftoverReply
         if received < 0:
             raise OSError(-received, os.strerror(-received))
-        found = [times[3 * i : 3 * i + 3] for i in range(sent.value)]
-        elapsed = [Elapsed(wall_ns, used_ns) for wall_ns, used_ns, _ in found]
-        return Visit(answer.raw[:received], elapsed, [between_ns for *_, between_ns in found], answered.value)
-
-    def bring_near(self, spans: "ctypes.Array[Span]") -> None:
-        """Read all of it, so that it is in this core's caches."""
-        self._bring_near(spans, len(spans))
+        elapsed = [Elapsed(each.wall_ns, each.used_ns) for each in times[: visited.sent]]
+        told_ns = (visited.between_ns, visited.answered_ns)
+        return Visit(answer.raw[:received], elapsed, *told_ns, bool(visited.frozen))
 
     def round_trip(
         self, command: int, reply: int, message: bytes, timeout_s: float, process: int, freeze: bool
@@ -227,11 +235,11 @@ class Stopwatch:
 
         Raises TimeoutError when no reply came in time and OSError when the pipe failed.
         """
-        answer, elapsed = ctypes.create_string_buffer(512), (ctypes.c_int64 * 2)(0, 0)
-        timeout_ms = int(timeout_s * 1000)
+        answer, elapsed = ctypes.create_string_buffer(512), _Elapsed()
+        timeout_ms, below_ns = int(timeout_s * 1000), _ALWAYS_NS if freeze else 0
         received = self._round_trip(
-            command, reply, message, len(message), answer, 512, timeout_ms, process, freeze, ctypes.byref(elapsed)
+            command, reply, message, len(message), answer, 512, timeout_ms, process, below_ns, ctypes.byref(elapsed)
         )
         if received < 0:
             raise OSError(-received, os.strerror(-received))
-        return answer.raw[:received], Elapsed(elapsed[0], elapsed[1])
+        return answer.raw[:received], Elapsed(elapsed.wall_ns, elapsed.used_ns)

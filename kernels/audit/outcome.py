@@ -118,7 +118,7 @@ class Blocks:
     orders: NDArray[np.uint32]
     """[groups, blocks, workloads]: which permutation of `paired` (in lexicographic order) opened the palindrome."""
     twins: int = 1
-    """Processes of each paired arm in a group: palindrome p of a block was timed with those number p % twins."""
+    """Processes of each paired arm in a group; `process_of` says which of them took a sample."""
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -214,8 +214,8 @@ class Blocks:
     @staticmethod
     def _sampled(samples: NDArray[np.uint32], twins: int) -> bool:
         """Whether every process has a sample of every workload in each of its blocks."""
-        twin = np.arange(samples.shape[3]) // 2 % twins
-        return all((samples[..., twin == number] > 0).any(axis=3).all() for number in range(twins))
+        process = process_of(samples.shape[3], twins)
+        return all((samples[..., process == number] > 0).any(axis=3).all() for number in range(twins))
 
     def __eq__(self, other: object) -> bool:
         """Whether every sample is the same."""
@@ -224,6 +224,14 @@ class Blocks:
     def __hash__(self) -> int:
         """Consistent with equality."""
         return hash(self.to_bytes())
+
+
+def process_of(samples: int, processes: int) -> NDArray[np.int64]:
+    """[samples]: the number of the process that takes each of a paired arm's samples in a block.
+
+    Two of them take turns in palindromes (0 1 1 0 0 1 1 0), as arms do, so that no drift sets them apart.
+    """
+    return (np.arange(samples) + 1) // 2 % processes
 
 
 def median_of_taken(values: NDArray[np.float64], axis: int | tuple[int, ...]) -> NDArray[np.float64]:
@@ -253,6 +261,7 @@ class AuditOutcome:
     """What compiler and candidate printed, at most LOG_LIMIT_BYTES."""
     build_s: float = 0.0
     check_s: float = 0.0
+    """What the checks took beyond the timing that went on beside them, so that the three add up to the audit."""
     timing_s: float = 0.0
 
 

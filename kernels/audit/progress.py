@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from kernelbraid.kernels.audit.artifact import Artifact
+from kernelbraid.kernels.audit.beside import Beside
 from kernelbraid.kernels.audit.checks import Case, Tally
 from kernelbraid.kernels.audit.failure import AuditFailure
 from kernelbraid.kernels.audit.outcome import CANDIDATE, AuditOutcome, Blocks, Correctness, TimingOutcome, capped_log
@@ -17,7 +18,9 @@ class Progress:
     tally: Tally = field(default_factory=Tally)
     artifact: Artifact | None = None
     due: tuple[Case, ...] = ()
-    """The cases that the next run of the checks makes."""
+    """The cases that the next run of the checks makes, on a device."""
+    checks: Beside | None = None
+    """What is checked while it is timed."""
     screen: Blocks | None = None
     confirmation: Blocks | None = None
     incumbent: str | None = None
@@ -28,6 +31,10 @@ class Progress:
     def built(self, artifact: Artifact) -> None:
         """The build is done."""
         self.artifact = artifact
+
+    def forget_times(self) -> None:
+        """What was timed while a check failed says nothing."""
+        self.screen = self.confirmation = self.incumbent = None
 
     def failed(self, failure: AuditFailure) -> AuditOutcome:
         """The outcome of an audit that ended early."""

@@ -26,7 +26,7 @@ from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFai
 from kernelbraid.kernels.audit.layout import Layout
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.memory import Inputs, Outputs
-from kernelbraid.kernels.audit.native import Elapsed, Errand, LeftoverReply, Native, Span, Stopwatch, Swapped
+from kernelbraid.kernels.audit.native import Elapsed, Errand, LeftoverReply, Native, Span, Stopwatch, Swapped, Visit
 from kernelbraid.kernels.audit.outcome import LOG_LIMIT_BYTES, Correctness, Infrastructure
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
 
@@ -107,24 +107,25 @@ class Runner:
         pipes = (self._command, self._reply, self.pid)
         return Errand(*pipes, call_s, _release(layout), due, answer_bytes, inputs, spans)
 
-    def visit(self, errand: Errand, draws: NDArray[np.float64], freeze: bool) -> list[Elapsed]:
+    def visit(self, errand: Errand, draws: NDArray[np.float64], freeze: bool, below_ns: int = 0) -> Visit:
         """Release the errand's calls once for every row of `draws`, each time with other inputs.
 
-        A frozen runner is stopped after the last. Raises as `go`.
+        It is stopped, and the visit ends, after the first message that took less than `below_ns`, or with `freeze`
+        after the last. Raises as `go`.
         """
         try:
-            found = self._launcher.stopwatch.visit(errand, draws, freeze, self._answered_at_ns)
+            found = self._launcher.stopwatch.visit(errand, draws, freeze, below_ns, self._answered_at_ns)
         except LeftoverReply:
             self._refuse_leftovers()
             raise
         except TimeoutError as error:
             raise self._hung(errand.timeout_s) from error
         self._answered_at_ns = found.answered_ns
-        self._refuse_work(found.between_ns[0])
+        self._refuse_work(found.between_ns)
         self._refuse_other(DONE, found.answer)
-        if freeze:
+        if found.frozen:
             self._wait_for_state("TtZX", Correctness.HUNG, "it could not be stopped")
-        return found.elapsed
+        return found
 
     def thaw(self, settle: bool = False) -> None:
         """Let a frozen runner go on, and with `settle` wait until it waits for its next message.

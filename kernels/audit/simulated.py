@@ -29,6 +29,7 @@ from kernelbraid.kernels.audit.outcome import (
     TimingOutcome,
     Verdict,
     capped_log,
+    process_of,
 )
 from kernelbraid.kernels.operators.operator import Operator, Workload
 
@@ -201,7 +202,7 @@ class SimulatedSession:
         exact_ns = np.array(self.latencies_s[arm]) * 1e9
         shape = (plan.groups, plan.blocks_of(arm), len(exact_ns), plan.samples_of(arm))
         restarts = self.rng.normal(0, self.noise_ratio, (plan.groups, 1, len(exact_ns), plan.twins))
-        noise = restarts[..., np.arange(shape[3]) // 2 % plan.twins] + self.rng.normal(0, 2 * self.noise_ratio, shape)
+        noise = restarts[..., process_of(shape[3], plan.twins)] + self.rng.normal(0, 2 * self.noise_ratio, shape)
         return (exact_ns[None, None, :, None] * np.exp(noise) + FLOOR_NS).astype(np.uint32)
 
 

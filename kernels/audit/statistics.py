@@ -13,7 +13,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT, Blocks, Performance, median_of_taken
+from kernelbraid.kernels.audit.outcome import (
+    CANDIDATE,
+    INCUMBENT,
+    ROOT,
+    Blocks,
+    Performance,
+    median_of_taken,
+    process_of,
+)
 
 LEAST_DELTA_RATIO = 0.005
 MOST_DELTA_RATIO = 0.008
@@ -101,15 +109,21 @@ def needs_more_groups(blocks: Blocks, weights: Mapping[str, float], limits: Mapp
     if margin > MOST_DELTA_RATIO:
         return True
     if blocks.groups < LEAST_GROUPS:
-        return mean + student_t_quantile(1 - LATE_ALPHA, blocks.groups - 1) * error > math.log(1 - margin)
+        error = max(student_t_quantile(1 - LATE_ALPHA, blocks.groups - 1) * error, LIKELY_ERRORS * _usual_error(blocks))
+        return mean + error > math.log(1 - margin)
     return mean + LIKELY_ERRORS * error > math.log(1 - margin) and blocks.groups < LIKELY_GROUPS
+
+
+def _usual_error(blocks: Blocks) -> float:
+    """What an estimate of so many groups seldom errs less than, however well they agree."""
+    return USUAL_GROUP_ERROR / math.sqrt(blocks.groups)
 
 
 def needs_more_screening(blocks: Blocks, weights: Mapping[str, float]) -> bool:
     """Whether a screen of few groups leaves open which side of the least margin the candidate is on."""
     mean, error = _mean_and_error(group_log_ratios(blocks, weights, CANDIDATE, INCUMBENT))
-    usual = USUAL_GROUP_ERROR / math.sqrt(blocks.groups)
-    return abs(mean - math.log(1 - LEAST_DELTA_RATIO)) < 2 * max(error if math.isfinite(error) else 0.0, usual)
+    known = error if math.isfinite(error) else 0.0
+    return abs(mean - math.log(1 - LEAST_DELTA_RATIO)) < 2 * max(known, _usual_error(blocks))
 
 
 def screen(blocks: Blocks, weights: Mapping[str, float]) -> bool:
@@ -180,22 +194,24 @@ def _delta_ratio(identical: float) -> float:
 def identical_error(blocks: Blocks, weights: Mapping[str, float]) -> float:
     """Standard error of this confirmation's estimate had both arms been the incumbent; infinite with one group.
 
-    The incumbent runs in two processes, each of which has half of its samples: their log ratio has twice the
-    variance of an estimate for which both arms have two processes and all samples. Where there are no such twins the
-    error of the candidate's own ratio stands in, which is no smaller: it holds what sets the two kernels apart too.
+    Two things are no smaller, and the smaller of them tells. One is the error of the candidate's own ratio: it holds
+    what sets the two kernels apart too. The other comes from the two processes that the incumbent runs in, each of
+    which has half of its samples: their log ratio has twice the variance, or more, of an estimate for which both arms
+    have two processes and all samples.
     """
+    own = standard_error(blocks, weights)
     if blocks.twins < 2:
-        return standard_error(blocks, weights)
+        return own
     ratios = np.exp(_twin_log_ratios(blocks)) @ _shares(blocks, weights, INCUMBENT)
-    return _mean_and_error(np.log(ratios))[1] / math.sqrt(2)
+    return min(own, _mean_and_error(np.log(ratios))[1] / math.sqrt(2))
 
 
 def _twin_log_ratios(blocks: Blocks) -> NDArray[np.float64]:
     """[groups, workloads]: the incumbent's first process over its second, as `workload_log_ratios`."""
     samples = np.log(blocks.latencies_ns(INCUMBENT))
-    second = np.arange(samples.shape[3]) // 2 % blocks.twins == 1
-    first = np.arange(samples.shape[3]) // 2 % blocks.twins == 0
-    return np.asarray(np.median(_lower_half(samples[..., first]) - _lower_half(samples[..., second]), axis=1))
+    process = process_of(samples.shape[3], blocks.twins)
+    first, second = (_lower_half(samples[..., process == number]) for number in (0, 1))
+    return np.asarray(np.median(first - second, axis=1))
 
 
 def _performance(ratio: float, upper: float, delta: float, bounds: tuple[LimitBound, ...]) -> Performance:

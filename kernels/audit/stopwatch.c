@@ -29,7 +29,11 @@ struct errand {
     uint64_t span_count;
 };
 
-struct elapsed { int64_t wall_ns, used_ns, between_ns; };
+struct elapsed { int64_t wall_ns, used_ns; };
+
+/* What came of a visit. `answered_ns`, the processor time that the process had used at its last answer, goes in too;
+   `between_ns` is what it used from there to the visit's first message. */
+struct visited { int64_t answered_ns, between_ns; uint64_t sent; int64_t frozen; };
 
 static int64_t read_ns(clockid_t clock)
 {
@@ -52,11 +56,12 @@ void bring_near(const struct span *span, uint64_t count)
         for (const volatile char *at = span[i].start, *end = at + span[i].bytes; at < end; at += LINE_BYTES) (void)*at;
 }
 
-/* Send, wait at most timeout_ms, receive. `process` is the receiver, or 0; with `freeze` it is stopped at once after
-   its reply. elapsed_ns[0] is the time between, elapsed_ns[1] what of it the receiver spent on a processor.
-   Returns the bytes received, 0 at end of file, or a negative errno (-ETIMEDOUT: nothing came). */
+/* Send, wait at most timeout_ms, receive. `process` is the receiver, or 0; it is stopped at once after its reply when
+   that came in less than `freeze_below_ns`. `elapsed` is the time between, and what of it the receiver spent on a
+   processor. Returns the bytes received, 0 at end of file, or a negative errno (-ETIMEDOUT: nothing came). */
 int64_t round_trip(int command, int reply, const void *message, uint64_t message_bytes, void *answer,
-                   uint64_t answer_bytes, int timeout_ms, int process, int freeze, int64_t *elapsed_ns)
+                   uint64_t answer_bytes, int timeout_ms, int process, int64_t freeze_below_ns,
+                   struct elapsed *elapsed)
 {
     struct pollfd waiting = {reply, POLLIN, 0};
     int64_t used_before_ns = used_ns(process), start = now_ns(), left_ms = timeout_ms;
@@ -69,9 +74,9 @@ int64_t round_trip(int command, int reply, const void *message, uint64_t message
     if (ready == 0) return -ETIMEDOUT;
     if (ready < 0) return -errno;
     ssize_t received = read(reply, answer, answer_bytes);
-    elapsed_ns[0] = now_ns() - start;
-    if (freeze && process > 0) kill(process, SIGSTOP);
-    elapsed_ns[1] = used_ns(process) - used_before_ns;
+    elapsed->wall_ns = now_ns() - start;
+    if (elapsed->wall_ns < freeze_below_ns && process > 0) kill(process, SIGSTOP);
+    elapsed->used_ns = used_ns(process) - used_before_ns;
     return received < 0 ? -errno : received;
 }
 
@@ -131,29 +136,30 @@ void change_inputs(const struct swapped *inputs, uint64_t count, const double *d
     }
 }
 
-/* So many messages to one process, each with other inputs; `freeze` stops it after the last. `answered_ns` is the
-   processor time that it had used at its last answer, before and after. Ends at the first answer that is not the due
-   one; the number of messages sent is in `sent`. Returns as round_trip for the last, -EBADMSG when something lay in
-   the reply pipe before a message. */
-int64_t visit(const struct errand *errand, uint64_t count, const double *draws, int freeze, int64_t *answered_ns,
-              void *answer, uint64_t answer_room, struct elapsed *elapsed, uint64_t *sent)
+/* So many messages to one process, each with other inputs. It ends at the first answer that is not the due one, and
+   once the process is stopped: after the last message with `freeze`, else after one that took less than
+   `freeze_below_ns`. Returns as round_trip for the last, -EBADMSG when something lay in the reply pipe before a
+   message. */
+int64_t visit(const struct errand *errand, uint64_t count, const double *draws, int freeze, int64_t freeze_below_ns,
+              struct visited *visited, void *answer, uint64_t answer_room, struct elapsed *elapsed)
 {
     int64_t received = 0;
-    for (*sent = 0; *sent < count; draws += DRAWS * errand->input_count) {
+    visited->frozen = 0;
+    for (visited->sent = 0; visited->sent < count && !visited->frozen; draws += DRAWS * errand->input_count) {
         change_inputs(errand->inputs, errand->input_count, draws);
-        if (*sent == 0) bring_near(errand->spans, errand->span_count);
+        if (visited->sent == 0) bring_near(errand->spans, errand->span_count);
         struct pollfd leftover = {errand->reply, POLLIN, 0};
         if (poll(&leftover, 1, 0) == 1 && leftover.revents == POLLIN) return -EBADMSG;
         const int64_t used_before_ns = used_ns(errand->process);
-        struct elapsed *each = &elapsed[(*sent)++];
-        each->between_ns = used_before_ns ? used_before_ns - *answered_ns : 0;
-        int64_t both[2] = {0, 0};
+        if (visited->sent == 0) visited->between_ns = used_before_ns ? used_before_ns - visited->answered_ns : 0;
+        struct elapsed *each = &elapsed[visited->sent++];
+        const int64_t below_ns = freeze && visited->sent == count ? INT64_MAX : freeze_below_ns;
         received = round_trip(errand->command, errand->reply, errand->message, errand->message_bytes, answer,
-                              answer_room, errand->timeout_ms, errand->process, freeze && *sent == count, both);
-        each->wall_ns = both[0], each->used_ns = both[1];
+                              answer_room, errand->timeout_ms, errand->process, below_ns, each);
         if (received != (int64_t)errand->answer_bytes || memcmp(answer, errand->due, errand->due_bytes) != 0) break;
+        visited->frozen = each->wall_ns < below_ns;
         const int64_t used_after_ns = used_ns(errand->process);
-        if (used_after_ns) *answered_ns = used_after_ns;
+        if (used_after_ns) visited->answered_ns = used_after_ns;
     }
     return received;
 }

@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kernelbraid.kernels.audit import harness as harness_module
 from kernelbraid.kernels.audit import lock, sandbox
 from kernelbraid.kernels.audit.build import LARGE_SOURCE_BYTES
-from kernelbraid.kernels.audit.clock import MOST_TRIES, Prepared, Session
+from kernelbraid.kernels.audit.clock import Prepared, Session
 from kernelbraid.kernels.audit.harness import Harness
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.native import Elapsed
@@ -30,7 +29,6 @@ from kernelbraid.kernels.audit.outcome import (
     Infrastructure,
 )
 from kernelbraid.kernels.audit.plan import Plan
-from kernelbraid.kernels.audit.runner import Runner
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
 from kernelbraid.kernels.operators.operator import Operator
 
@@ -89,10 +87,22 @@ def test_the_incumbent_is_asked_for_under_the_lock(harness: Harness, root: Candi
     audit.join()
 
 
-def test_a_failing_candidate_never_asks_for_the_incumbent(harness: Harness, root: Candidate) -> None:
+def test_of_a_failing_candidate_no_time_is_told(harness: Harness, root: Candidate) -> None:
     broken = edited(root, "* f;", "* f + 1;")
-    outcome = harness.audit(broken, root, lambda: pytest.fail("it was asked"))
+    outcome = harness.audit(broken, root, lambda: root)
     assert outcome.verdict is Correctness.INACCURATE
+    assert (outcome.screen, outcome.confirmation, outcome.incumbent, outcome.latencies_s) == (None, None, None, {})
+
+
+def test_where_there_is_one_core_nothing_is_checked_while_it_is_timed(
+    harness: Harness, root: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a machine whose only core times, and a candidate that no check passes
+    monkeypatch.setattr(harness, "_other_cpus", frozenset([harness._timing_cpu]))
+    broken = edited(root, "* f;", "* f + 2;")
+    # when, then: it is never timed
+    assert harness.audit(broken, root, lambda: pytest.fail("it was timed")).verdict is Correctness.INACCURATE
+    assert harness.audit(root, root, lambda: root).verdict is Correctness.VERIFIED
 
 
 def test_the_root_is_timed_beside_its_baselines(harness: Harness, scale: Operator, root: Candidate) -> None:
@@ -138,29 +148,21 @@ def test_a_message_of_seven_seconds_is_a_long_one_and_no_error(
     assert timing.screen.samples_ns[CANDIDATE].max() == LONGEST_NS
 
 
-def test_calls_are_copied_in_every_try_of_a_block(
-    harness: Harness, scale: Operator, root: Candidate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # given blocks that are disturbed in every try, and a plan that copies one call
-    copied: list[frozenset[int]] = []
-    timed = Session._time_block
-
-    def noting(session: Session, *parts: Any) -> None:
-        copied.append(parts[3])
-        timed(session, *parts)
-
-    monkeypatch.setattr(Session, "_disturbed_ratio", lambda *_: 2.0)
-    monkeypatch.setattr(Session, "_time_block", noting)
-    monkeypatch.setattr(Runner, "_refuse_work", lambda *_: None)  # To go on after a freeze is work, too.
+def test_a_message_that_is_suspiciously_short_is_copied(harness: Harness, root: Candidate) -> None:
+    # given a session whose candidate's messages are short beside what was seen of it
     arms = {INCUMBENT: harness._artifact(root), CANDIDATE: harness._artifact(root)}
-    # when
+    plan = Plan(groups=1, blocks=1, palindromes=1, copies=1)
     with harness._session(arms) as session:
-        session.run(Plan(groups=1, blocks=1, palindromes=2, copies=1))
-    # then: whoever is timed again is watched in every further try
-    tries = [[len(halves) for halves in copied[at : at + MOST_TRIES]] for at in range(0, len(copied), MOST_TRIES)]
-    assert len(tries) == len(scale.workloads)
-    assert all(further == [1] * (MOST_TRIES - 1) for _, *further in tries)
-    assert sum(first for first, *_ in tries) == 1
+        session.run(plan)
+        session.copies.clear()
+        for seen in session._seen.values():
+            seen[:] = [1_000_000_000] * 8
+        # when
+        session.run(plan)
+        # then: all of them are copied, one call of each message, and nothing of the incumbent's
+        messages = sum(2 * session._pace.visit(index) for index in range(len(session._sets)))
+        assert len(session.copies) == messages
+        assert session.verify_copies(0) == messages
 
 
 def test_candidates_are_audited_side_by_side(root: Candidate, audited: Callable[[Candidate], AuditOutcome]) -> None:

@@ -74,7 +74,7 @@ def test_blocks_from_which_nothing_can_be_worked_out_are_refused(stored: bytes) 
 
 def test_every_process_has_a_sample_or_its_blocks_are_refused() -> None:
     # given four samples of two processes each, of which the incumbent's second one has none
-    shape, counted = [1, 1, 1, 4], [1] * 4 + [1, 1, 0, 0]
+    shape, counted = [1, 1, 1, 4], [1] * 4 + [1, 0, 0, 1]
     header = encoded(0, twins=2, shapes={"candidate": shape, "incumbent": shape})
     whole = header + bytes([1] * 10) + bytes(30)
     assert Blocks.from_bytes(whole).twins == 2

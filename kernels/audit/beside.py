@@ -1,0 +1,64 @@
+"""Work that goes on beside other work, in a thread of its own."""
+
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from kernelbraid.kernels.audit.failure import AuditFailure
+
+SWITCH_S = 1e-4
+"""Both threads do much in short steps, after each of which it is the other's turn to run Python."""
+
+
+class Beside:
+    """Takes works and does them in turn, beside the body of its `with`, which ends when all are done.
+
+    The failure of one of them counts before any failure of the body.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._works: list[Future[None]] = []
+        self._interval_s = sys.getswitchinterval()
+        self.waited_s = 0.0
+        """How long the works took once the body had ended."""
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Do it once those before it are done."""
+        self._works.append(self._thread.submit(work))
+
+    def wait(self) -> None:
+        """Until all are done. Raises the first failure."""
+        for work in self._works:
+            work.result()
+
+    @property
+    def failed(self) -> bool:
+        """Whether any that is done has failed."""
+        return any(work.done() and work.exception() is not None for work in self._works)
+
+    def look(self) -> None:
+        """Raises the failure of what is done by now."""
+        for work in self._works:
+            if work.done():
+                work.result()
+
+    def __enter__(self) -> Self:
+        """It itself."""
+        self._interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(self._interval_s, SWITCH_S))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait. Raises the first failure, unless the body was ended by something else than an audit's failure."""
+        started = time.perf_counter()
+        self._thread.shutdown()
+        sys.setswitchinterval(self._interval_s)
+        self.waited_s = time.perf_counter() - started
+        if error is None or isinstance(error, AuditFailure):
+            self.look()

@@ -1,0 +1,63 @@
+"""Work beside other work: done in turn, waited for, and its failure comes first."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from kernelbraid.kernels.audit.beside import Beside
+from kernelbraid.kernels.audit.failure import CandidateFailed
+from kernelbraid.kernels.audit.outcome import Correctness
+
+
+def failing(verdict: Correctness) -> None:
+    raise CandidateFailed(verdict, "as it should")
+
+
+def with_a_failing_work(body: Callable[[Beside], None]) -> None:
+    with Beside() as beside:
+        beside.start(lambda: failing(Correctness.INACCURATE))
+        body(beside)
+
+
+def interrupted(beside: Beside) -> None:
+    raise KeyboardInterrupt
+
+
+def test_works_are_done_in_turn_beside_the_body_which_ends_after_them() -> None:
+    done: list[int] = []
+    begun = threading.Event()
+    with Beside() as beside:
+        beside.start(lambda: (begun.wait(5), done.append(1))[1])
+        beside.start(lambda: done.append(2))
+        assert done == []
+        begun.set()
+    assert done == [1, 2]
+    assert not beside.failed
+
+
+def test_the_failure_of_a_work_counts_before_the_bodys() -> None:
+    with pytest.raises(CandidateFailed) as caught:
+        with_a_failing_work(lambda _: failing(Correctness.HUNG))
+    assert caught.value.verdict is Correctness.INACCURATE
+
+
+def test_a_body_that_looks_ends_at_the_failure_of_a_work() -> None:
+    reached: list[str] = []
+
+    def body(beside: Beside) -> None:
+        with pytest.raises(CandidateFailed):
+            beside.wait()
+        assert beside.failed
+        reached.append("waited")
+        beside.look()
+        reached.append("looked")
+
+    with pytest.raises(CandidateFailed):
+        with_a_failing_work(body)
+    assert reached == ["waited"]
+
+
+def test_an_interruption_stays_one() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        with_a_failing_work(interrupted)
