@@ -109,13 +109,18 @@ def _causal(q: NDArray[np.float64], k: NDArray[np.float64], v: NDArray[np.float6
 def _attend(
     q: NDArray[np.float64], k: NDArray[np.float64], v: NDArray[np.float64], seen: NDArray[np.bool_] | None
 ) -> NDArray[np.float64]:
-    """q [rows, query_heads, head_dim], k and v [keys, kv_heads, head_dim], seen [rows, keys] or all."""
+    """q [rows, query_heads, head_dim], k and v [keys, kv_heads, head_dim], seen [rows, keys] or all.
+
+    In place, as every new array of this size costs as much as the arithmetic on it.
+    """
     rows, query_heads, head_dim = q.shape
     grouped = q.reshape(rows, k.shape[1], query_heads // k.shape[1], head_dim).transpose(1, 2, 0, 3)
-    scores = grouped @ k.transpose(1, 2, 0)[:, None] / math.sqrt(head_dim)
+    weights = grouped @ k.transpose(1, 2, 0)[:, None]
+    weights /= math.sqrt(head_dim)
     if seen is not None:
-        scores = np.where(seen, scores, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
+        np.copyto(weights, -np.inf, where=~seen)
+    weights -= weights.max(-1, keepdims=True)
+    np.exp(weights, out=weights)
     weights /= weights.sum(-1, keepdims=True)
     outputs: NDArray[np.float64] = weights @ v.transpose(1, 0, 2)[:, None]
     return outputs.transpose(2, 0, 1, 3).reshape(q.shape)
