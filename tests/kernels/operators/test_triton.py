@@ -19,7 +19,6 @@ from kernelbraid.kernels.operators.operator import (
     load_operator,
     operator_names,
     operator_targets,
-    read_sources,
 )
 from kernelbraid.kernels.operators.regions import FRAME, Refused, region_digests, regions
 from kernelbraid.kernels.toolchains.toolchain import MissingToolchain
@@ -42,17 +41,9 @@ BY_ROWS_LIMITS = {"registers": 170, "shared_bytes": 10_000, "spill_bytes": 16, "
 LARGER_TILES = {"linear": {"shared_bytes": 100_000}}
 """What a best's tiles may take above the root's."""
 SM_90_SPILL_BYTES = 160
-SHIPPED = [
-    name for name in NAMES if name != "attention" and (load_operator(name, "triton").folder / "triton/best").is_dir()
-]
+PROMOTED = [name for name in NAMES if (load_operator(name, "triton").folder / "triton/best").is_dir()]
+SHIPPED = [name for name in PROMOTED if name != "attention"]
 """Operators with a best; that of attention is compiled by a test of its own."""
-OFFSPRING = [
-    (name, folder)
-    for name in NAMES
-    for folder in ("best", "by_hand")
-    if (load_operator(name, "triton").folder / "triton" / folder).is_dir()
-]
-"""What was promoted, and what was written by hand to be handed in."""
 EVERYTHING = Facts(frozenset(), {"full": 0.5, "decode": 0.5, "bfloat16": 1.0}, {}, 0, 0)
 
 Calls = Iterable[tuple[Entry, Mapping[str, int]]]
@@ -179,11 +170,11 @@ def test_a_mechanism_keeps_the_rules_and_edits_what_its_scope_says_and_only_once
             apply([chosen], after)
 
 
-@pytest.mark.parametrize(("name", "folder"), OFFSPRING)
-def test_offspring_keep_the_rules_for_candidates_and_have_the_roots_regions(name: str, folder: str) -> None:
+@pytest.mark.parametrize("name", PROMOTED)
+def test_a_best_keeps_the_rules_for_candidates_and_has_the_roots_regions(name: str) -> None:
     operator = load_operator(name, "triton")
     symbols = tuple(entry.symbol for entry in operator.entries)
-    sources = read_sources(operator.folder / "triton" / folder)
+    sources = operator.best_sources()
     assert forbidden(dict(sources), operator.libraries, symbols) is None
     assert {region.name for region in operator.regions} == set(regions(sources)) - {FRAME}
 

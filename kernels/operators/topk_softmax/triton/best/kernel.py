@@ -2,9 +2,9 @@
 
 A key is a whole number in the order of the logits that also says whose it is. Each thread sorts eight neighbours and
 keeps the eight largest of its lists; lanes that share a token put theirs together. Of many tokens each has a thread,
-which looks at the largest of every four neighbours first. Where k is larger than eight, or experts are few, the largest
-key that is left is taken k times. Choosing is exact in every way; weights are computed from the chosen logits, slot by
-slot, or from a sum over all experts that both paths cut alike.
+which looks at the largest of every four neighbours first: they are found where lanes still read along a token. Where k
+is larger than eight, or experts are few, the largest key that is left is taken k times. Choosing is exact in every way;
+weights are computed from the chosen logits, slot by slot, or from a sum over all experts that both paths cut alike.
 """
 
 import torch
@@ -16,32 +16,42 @@ WARPS = 2
 # Lanes that share a token. They may differ where weights add up to 1: no sum follows from how a token is cut then.
 FULL_LANES, DECODE_LANES = 4, 16
 # From so many tokens on, a thread for each fills the device; what is chosen and computed is the same.
-MANY_TOKENS = 16384
+MANY_TOKENS, MANY_WARPS = 16384, 2
 
 
 @triton.jit
-def ordered_word(word):
-    """The upper half of a float32's bits as a whole number of the same order: two instructions, not a choice."""
+def ordered_words(logits):
+    """bfloat16 in the upper halves of whole numbers of the same order, two at a time; -0 becomes 0."""
     return tl.inline_asm_elementwise(
-        "{ .reg .b32 sign; shr.s32 sign, $1, 31; and.b32 sign, sign, 0x7fff0000; xor.b32 $0, $1, sign; }",
-        "=r,r",
-        [word],
+        """{
+        .reg .b32 one, none, both, sign;
+        mov.b32 one, 0x3f803f80;
+        mov.b32 none, 0;
+        fma.rn.bf16x2 both, $2, one, none;
+        prmt.b32 sign, both, none, 0xbb99;
+        and.b32 sign, sign, 0x7fff7fff;
+        xor.b32 both, both, sign;
+        shl.b32 $0, both, 16;
+        and.b32 $1, both, 0xffff0000;
+        }""",
+        "=r,=r,r",
+        [logits],
         dtype=tl.int32,
         is_pure=True,
-        pack=1,
+        pack=2,
     )
 
 
 @triton.jit
-def keyed(logits, expert, NARROW: tl.constexpr):
-    """Whole numbers in the order of float32 logits, of equal ones the lower expert larger; -0 counts as 0.
+def keyed(logits, expert):
+    """Whole numbers in the order of the logits, of equal ones the lower expert larger; -0 counts as 0.
 
-    32 bits of them where the logits are NARROW, as bfloat16's are, else 64.
+    32 bits of them where the logits are bfloat16, else 64.
     """
-    word = (logits + 0.0).to(tl.int32, bitcast=True)
-    if NARROW:
-        keys = ordered_word(word) + (65535 - expert)
+    if logits.dtype == tl.bfloat16:
+        keys = ordered_words(logits) + (65535 - expert)
     else:
+        word = (logits + 0.0).to(tl.int32, bitcast=True)
         keys = ((word ^ ((word >> 31) & 0x7FFFFFFF)).to(tl.int64) << 32) + (65535 - expert).to(tl.int64)
     return keys
 
@@ -190,7 +200,7 @@ def keys_of(logits, row, top, tokens, experts):
     expert = 4 * expert_of(top)[:, None] + tl.arange(0, 4)[None, :]
     inside = (row < tokens)[:, None] & (expert < experts)
     own = tl.load(logits + row.to(tl.int64)[:, None] * experts + expert, mask=inside, other=float("-inf"))
-    return keyed(own.to(tl.float32), expert, own.dtype == tl.bfloat16)
+    return keyed(own, expert)
 
 
 @triton.jit
@@ -230,16 +240,16 @@ def by_quads(
     tl.extra.cuda.gdc_launch_dependents()
     tl.extra.cuda.gdc_wait()
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    quad = tl.arange(0, LISTS)[None, None, :, None] * 8 + tl.arange(0, 8)[None, None, None, :]
-    eight = tl.arange(0, LISTS)[None, :, None, None] * 4 + tl.arange(0, 4)[None, None, :, None]
-    expert = eight * 8 + tl.arange(0, 8)[None, None, None, :]
-    inside = (row < tokens)[:, None, None, None]
+    quad = tl.arange(0, LISTS)[None, :, None, None] * 8 + tl.arange(0, 8)[None, None, None, :]
+    expert = 8 * tl.arange(0, 4 * LISTS)[:, None, None] + tl.arange(0, 8)[None, None, :]
+    inside = (row < tokens)[None, :, None]
     if not FILLED:
         inside &= expert < experts
-    own = tl.load(logits + row.to(tl.int64)[:, None, None, None] * experts + expert, mask=inside, other=float("-inf"))
-    largest = tl.max(tl.reshape(own.to(tl.float32), [1, ROWS, LISTS, 8, 4]), 4)
-    keys = keyed(largest, quad, own.dtype == tl.bfloat16)
-    a, b, c, d, e, f, g, h = tl.reduce(sorted_eights(keys), 2, larger_half)
+    own = tl.load(logits + row.to(tl.int64)[None, :, None] * experts + expert, mask=inside, other=float("-inf"))
+    largest = tl.max(tl.reshape(own, [LISTS, 4, ROWS, 2, 4]), 4)
+    largest = tl.reshape(tl.permute(largest, [0, 2, 1, 3]), [1, LISTS, ROWS, 8]).to(own.dtype)
+    keys = keyed(largest, quad)
+    a, b, c, d, e, f, g, h = tl.reduce(sorted_eights(keys), 1, larger_half)
     a, b, c, d = tl.reshape(a, [ROWS]), tl.reshape(b, [ROWS]), tl.reshape(c, [ROWS]), tl.reshape(d, [ROWS])
     e, f, g, h = tl.reshape(e, [ROWS]), tl.reshape(f, [ROWS]), tl.reshape(g, [ROWS]), tl.reshape(h, [ROWS])
     one = list_of(keys_of(logits, row, a, tokens, experts), keys_of(logits, row, b, tokens, experts))
@@ -278,9 +288,7 @@ def by_lists(
     if not FILLED:
         inside &= expert < experts
     own = tl.load(logits + row.to(tl.int64)[None, :, None, None] * experts + expert, mask=inside, other=float("-inf"))
-    a, b, c, d, e, f, g, h = tl.reduce(
-        sorted_eights(keyed(own.to(tl.float32), near, own.dtype == tl.bfloat16)), 2, larger_half
-    )
+    a, b, c, d, e, f, g, h = tl.reduce(sorted_eights(keyed(own, near)), 2, larger_half)
     far = 8 * tl.arange(0, LANES)[:, None]
     lists = (a - far, b - far, c - far, d - far, e - far, f - far, g - far, h - far)
     a, b, c, d, e, f, g, h = tl.reduce(lists, 0, larger_half)
@@ -316,7 +324,7 @@ def one_by_one(
     inside = (row < tokens)[:, None]
     at = row.to(tl.int64)[:, None]
     own = tl.load(logits + at * experts + expert, mask=inside & (expert < experts), other=float("-inf"))
-    keys = keyed(own.to(tl.float32), expert, own.dtype == tl.bfloat16)
+    keys = keyed(own, expert)
     top = tl.max(keys, 1)
     largest = logit_of(top)
     total = tl.zeros_like(largest)
@@ -350,8 +358,9 @@ def route(logits: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, lanes:
         one_by_one[(triton.cdiv(tokens, 4),)](logits, weights, ids, *sizes, num_warps=4, launch_pdl=True)
         return
     if tokens >= MANY_TOKENS and renormalised and padded <= 128 and logits.dtype == torch.bfloat16:
-        sizes = (tokens, experts, k, 32, padded // 32, padded == experts)
-        by_quads[(triton.cdiv(tokens, 32),)](logits, weights, ids, *sizes, launch_pdl=True, num_warps=1)
+        rows = 32 * MANY_WARPS
+        sizes = (tokens, experts, k, rows, padded // 32, padded == experts)
+        by_quads[(triton.cdiv(tokens, rows),)](logits, weights, ids, *sizes, launch_pdl=True, num_warps=MANY_WARPS)
         return
     lanes = max(min(lanes, padded // 8), padded // 64)
     rows = WARPS * max(1, 32 // lanes)
