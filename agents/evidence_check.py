@@ -31,25 +31,23 @@ Timed = AuditCompleted | TimingCompleted | RootQualified
 def recheck(store: Store, name: str) -> tuple[Problem, ...]:
     """Every recorded figure that its own blocks do not give, by position; empty when all of them do."""
     state, problems, told = State(), [], False
+    todays = (harness_digest(), harness_digest(Path(device_audit.__file__).parent))
     for recorded in store.read(name):
-        event = recorded.event
-        found = list(_problems(state, event, store.blob))
+        event, found = recorded.event, list(_problems(state, recorded.event, store.blob))
         if isinstance(event, Timed):
-            told = told or bool(event.sessions) or _by_this_version(state)
+            told = told or bool(event.sessions) or _judged_by(state) in todays
             found += _untold(event) if told and event.sessions is None else []
-        problems += [Problem(recorded.position, what + _by_another_version(state)) for what in found]
+        if found:
+            note = (
+                "" if _judged_by(state) in todays else " (it was recorded under another version of the audit harness)"
+            )
+            problems += [Problem(recorded.position, what + note) for what in found]
         evolve(state, recorded)
     return tuple(problems)
 
 
-def _by_this_version(state: State) -> bool:
-    digests = (harness_digest(), harness_digest(Path(device_audit.__file__).parent))
-    return state.specified().contract.harness_digest in digests
-
-
-def _by_another_version(state: State) -> str:
-    same = _by_this_version(state)
-    return "" if same else " (it was recorded under another version of the audit harness)"
+def _judged_by(state: State) -> str:
+    return state.specified().contract.harness_digest
 
 
 def _untold(event: "Timed") -> list[str]:

@@ -230,7 +230,7 @@ class Held:
 def noisy() -> Held:
     """A finished campaign with every kind of result in it, on a machine whose noise leaves some undecided."""
     with memory() as store:
-        run_toy(store, CAMPAIGN, harness=simulated(seed=3, noise_ratio=0.008))
+        run_toy(store, CAMPAIGN, harness=simulated(seed=3, noise_ratio=0.016))
         events = list(store.read(CAMPAIGN))
         named = {digest for item in events for digest in named_blobs(item.event)}
         return Held(events, {digest: store.blob(digest) for digest in named})
