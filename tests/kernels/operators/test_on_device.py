@@ -69,22 +69,27 @@ def test_a_fused_norm_has_the_bits_of_the_norm_of_its_sum(device: Any, tmp_path:
         assert (device.bits(found["y"]) == device.bits(again["y"])).all()
 
 
+@pytest.mark.parametrize("weights", ["softmax", "probabilities"])
+@pytest.mark.parametrize("tokens", [20_000, 140_000])
 @pytest.mark.parametrize("experts", [64, 100, 128])
-def test_many_tokens_are_routed_as_few_are(experts: int, device: Any, tmp_path: Path) -> None:
+def test_many_tokens_are_routed_as_few_are(
+    experts: int, tokens: int, weights: str, device: Any, tmp_path: Path
+) -> None:
     # given more tokens than any check has, with many equal logits, zeros of both signs among them
     torch, k = device.torch, 8
     operator = load_operator("topk_softmax", "triton")
     module = device.load(operator, operator.best_sources(), tmp_path).module
-    logits = (torch.randn(20_000, experts, device="cuda") * 2).round().div(2).to(torch.bfloat16)
+    full, decode = (vars(module)[f"topk_{weights}_{path}_bf16"] for path in ("full", "decode"))
+    logits = (torch.randn(tokens, experts, device="cuda") * 2).round().div(2).to(torch.bfloat16)
 
     # when
     found = [
         (torch.empty(len(logits), k, device="cuda"), torch.empty(len(logits), k, dtype=torch.int32, device="cuda"))
         for _ in range(2)
     ]
-    module.topk_softmax_full_bf16(logits, *found[0])
-    for first in range(0, len(logits), 500):
-        module.topk_softmax_decode_bf16(logits[first : first + 500], *(part[first : first + 500] for part in found[1]))
+    full(logits, *found[0])
+    for first in range(0, tokens, 500):
+        decode(logits[first : first + 500], *(part[first : first + 500] for part in found[1]))
 
     # then
     for whole, parts in zip(*found, strict=True):
