@@ -268,6 +268,30 @@ def unit_rows(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.ui
     return to_bfloat16(rng.permuted(values, axis=-1))
 
 
+LARGE = np.float32(1 << 18)
+"""Of two terms that cancel: float32 keeps six bits after the point beside it."""
+
+
+def two_places(rng: np.random.Generator, rows: int, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For each row two different places out of `width`, which is at least 2."""
+    first = rng.integers(0, width, rows)
+    return first, (first + rng.integers(1, width, rows)) % width
+
+
+def absorbed(rng: np.random.Generator, x: NDArray[np.float32], w: NDArray[np.float32]) -> None:
+    """Put two large opposite terms into each row of x [rows, width]: they cancel in every other result of
+    w [..., out, width], which has one weight throughout, and are by far the largest in the others.
+
+    Rows of one term stay as they are.
+    """
+    rows, width = x.shape
+    if width < 2:
+        return
+    first, second = two_places(rng, rows, width)
+    x[np.arange(rows), first], x[np.arange(rows), second] = LARGE, -LARGE
+    w[..., 1::2, :] = rng.uniform(0.05, 0.1, w[..., 1::2, :1].shape)
+
+
 def _toward_zero(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The nearest bfloat16 that is no larger."""
     bits = values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)

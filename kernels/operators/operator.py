@@ -29,8 +29,12 @@ Sources = Mapping[str, str]
 STYLES = ("normal", "scale_3", "scale_30", "zeros", "equal_rows", "cancellation")
 """How the inputs of a check are drawn; what each means for an operator is its reference.py's to say."""
 UNIT_ROWS = "unit_rows"
-"""One more, for operators that divide rows by their root mean square: the square is one to float32's last bits, and
-results lie where bfloat16 rounds either way, so that another order of the squares' sum shows in a hundred rows."""
+"""For operators that divide rows by their root mean square: the square is one to float32's last bits, and results lie
+where bfloat16 rounds either way, so that another order of the squares' sum shows in a hundred rows."""
+ABSORBED = "absorbed"
+"""For operators that add products up: two large ones cancel in every other result; what is added while one of them is
+in the sum loses its last bits, and what that is follows from the order."""
+OWN_STYLES = (UNIT_ROWS, ABSORBED)
 
 CPU = "cpu"
 OF_TARGET = ("entry", "workload", "check", "hidden", "region", "baseline", "tolerance", "libraries", "architectures")
@@ -385,8 +389,8 @@ def _check_problems(operator: Operator) -> Iterator[str]:
         if (full.path, decode.path) != ("full", "decode"):
             yield f"{pair.full} against {pair.decode}: the first must be a full entry, the second a decode entry"
     styles = {style for check in operator.checks for style in check.styles}
-    if unknown := styles - {*STYLES, UNIT_ROWS}:
-        yield f"unknown styles: {', '.join(sorted(unknown))}; known are {', '.join((*STYLES, UNIT_ROWS))}"
+    if unknown := styles - {*STYLES, *OWN_STYLES}:
+        yield f"unknown styles: {', '.join(sorted(unknown))}; known are {', '.join((*STYLES, *OWN_STYLES))}"
 
 
 def _region_problems(operator: Operator) -> Iterator[str]:

@@ -10,12 +10,13 @@ from kernelbraid.kernels.operators.cases import (
     Agreement,
     Arrays,
     Call,
+    absorbed,
     from_bfloat16,
     row_batches,
     row_samples,
     to_bfloat16,
 )
-from kernelbraid.kernels.operators.operator import STYLES, Entry
+from kernelbraid.kernels.operators.operator import ABSORBED, STYLES, Entry
 
 SCALES = {"scale_3": 3.0, "scale_30": 30.0, "zeros": 0.0}
 
@@ -25,7 +26,7 @@ def make_inputs(entry: Entry, dims: Mapping[str, int], rng: np.random.Generator,
 
     Raises ValueError for an unknown style.
     """
-    if style not in STYLES:
+    if style not in (*STYLES, ABSORBED):
         raise ValueError(f"unknown style {style}")
     rows, width, out = dims["rows"], dims["in"], dims["out"]
     x = rng.standard_normal((rows, width), np.float32) * np.float32(SCALES.get(style, 1.0))
@@ -34,6 +35,8 @@ def make_inputs(entry: Entry, dims: Mapping[str, int], rng: np.random.Generator,
         x[:] = x[0]
     if style == "cancellation":
         _cancel(x, w, rng)
+    if style == ABSORBED:
+        absorbed(rng, x, w)
     return {"x": _stored(entry, x), "w": _stored(entry, w)}
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelbraid.kernels.operators.cases import (
+    LARGE,
     Agreement,
     Arrays,
     Call,
@@ -14,8 +15,9 @@ from kernelbraid.kernels.operators.cases import (
     row_batches,
     row_samples,
     to_bfloat16,
+    two_places,
 )
-from kernelbraid.kernels.operators.operator import STYLES, Entry
+from kernelbraid.kernels.operators.operator import ABSORBED, STYLES, Entry
 
 SCALES = {"scale_3": 3.0, "scale_30": 30.0, "zeros": 0.0}
 
@@ -25,13 +27,25 @@ def make_inputs(entry: Entry, dims: Mapping[str, int], rng: np.random.Generator,
 
     Raises ValueError for an unknown style.
     """
-    if style not in STYLES:
+    if style not in (*STYLES, ABSORBED):
         raise ValueError(f"unknown style {style}")
     shape = tuple(dims[name] for name in ("tokens", "k", "hidden"))
     weights = rng.random(shape[:2], np.float32) + np.float32(0.01)
     if style == "equal_rows":
         weights[:] = weights[:1]
-    return {"outputs": _outputs(shape, rng, style), "weights": weights / weights.sum(axis=1, keepdims=True)}
+    outputs = _outputs(shape, rng, "normal" if style == ABSORBED else style)
+    if style == ABSORBED and dims["k"] > 1:
+        _absorb(outputs, weights, rng)
+    return {"outputs": outputs, "weights": weights / weights.sum(axis=1, keepdims=True)}
+
+
+def _absorb(outputs: NDArray[np.uint16], weights: NDArray[np.float32], rng: np.random.Generator) -> None:
+    """Two slots of a token that weigh the same: large, opposite in every other result and equal in the rest."""
+    tokens, slots, width = outputs.shape
+    first, second = two_places(rng, tokens, slots)
+    each, signs = np.arange(tokens), np.where(np.arange(width) % 2, -LARGE, LARGE)
+    weights[each, second] = weights[each, first]
+    outputs[each, first], outputs[each, second] = to_bfloat16(np.full(width, LARGE)), to_bfloat16(signs)
 
 
 def _outputs(shape: tuple[int, ...], rng: np.random.Generator, style: str) -> NDArray[np.uint16]:

@@ -9,14 +9,16 @@ from kernelbraid.kernels.operators.cases import (
     Agreement,
     Arrays,
     Call,
+    absorbed,
     exact,
+    from_bfloat16,
     load_reference,
     row_batches,
     row_samples,
     styled_bfloat16,
     to_bfloat16,
 )
-from kernelbraid.kernels.operators.operator import Entry, load_operator
+from kernelbraid.kernels.operators.operator import ABSORBED, Entry, load_operator
 
 OTHER_BLOCK = {64: 128, 128: 64}
 
@@ -29,8 +31,12 @@ def make_inputs(entry: Entry, dims: Dims, rng: np.random.Generator, style: str) 
     Raises ValueError for an unknown style.
     """
     width = dims["in"]
-    x = styled_bfloat16(rng, (dims["rows"], width), style)
+    x = styled_bfloat16(rng, (dims["rows"], width), "normal" if style == ABSORBED else style)
     w = rng.standard_normal((dims["experts"], dims["out"], width), np.float32) / np.float32(np.sqrt(width))
+    if style == ABSORBED:
+        values = from_bfloat16(x)
+        absorbed(rng, values, w)
+        x = to_bfloat16(values)
     ids = rng.integers(0, dims["experts"], (dims["rows"], dims["each"]), np.int32)
     return {"x": x, "w": to_bfloat16(w), **_laid_out(ids, dims)}
 

@@ -8,6 +8,8 @@ import pytest
 
 from kernelbraid.kernels.operators.cases import (
     EPSILON,
+    LARGE,
+    absorbed,
     from_bfloat16,
     load_reference,
     row_batches,
@@ -121,3 +123,22 @@ def test_rows_of_unit_mean_square_are_so_to_the_last_bits_of_float32(width: int)
 def test_the_narrowest_rows_come_as_near_as_they_can(width: int) -> None:
     rows = from_bfloat16(unit_rows(np.random.default_rng(3), (5, width))).astype(np.float64)
     assert np.all(np.abs((rows * rows).mean(axis=1) - 1) < 0.01)
+
+
+def test_large_terms_cancel_in_every_other_result() -> None:
+    # given
+    rng = np.random.default_rng(7)
+    x, w = rng.standard_normal((20, 31), np.float32), rng.standard_normal((6, 31), np.float32)
+    # when
+    absorbed(rng, x, w)
+    # then each row has two large terms, results 1, 3 and 5 are small and the others are not
+    assert np.all((np.abs(x) == LARGE).sum(axis=1) == 2)
+    results = x.astype(np.float64) @ w.T.astype(np.float64)
+    assert np.all(np.abs(results[:, 1::2]) < 10)
+    assert np.median(np.abs(results[:, ::2])) > 1e4
+
+
+def test_a_row_of_one_term_has_none_that_cancel() -> None:
+    x, w = np.ones((2, 1), np.float32), np.ones((2, 1), np.float32)
+    absorbed(np.random.default_rng(0), x, w)
+    assert x.max() == 1

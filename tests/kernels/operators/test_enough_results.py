@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kernelbraid.kernels.operators.cases import from_bfloat16, load_reference, to_bfloat16
-from kernelbraid.kernels.operators.operator import UNIT_ROWS, Operator, load_operator
+from kernelbraid.kernels.operators.operator import ABSORBED, UNIT_ROWS, Operator, load_operator
 
 TILE = 64
 LEAST_EXPECTED = 5.0
@@ -44,9 +44,10 @@ RISKS = (
     Risk("fused_add_rms_norm", 500, _odd("hidden"), styles=(UNIT_ROWS,)),
     Risk("qk_norm", 4000, _odd("head_dim"), "q_out", styles=(UNIT_ROWS,)),
     Risk("rope_store", 4000, _odd("head_dim"), "q_out", "qk_norm_rope_store_full_bf16", (UNIT_ROWS,)),
-    Risk("moe_combine", 40, lambda dims: dims["k"] != 8),
-    Risk("moe_linear", 50, _odd("in")),
-    Risk("linear", 50, _odd("in")),
+    # Of normal inputs 20 to 100 in a million.
+    Risk("moe_combine", 50_000, lambda dims: dims["k"] != 8, styles=(ABSORBED,)),
+    Risk("moe_linear", 50_000, _odd("in"), styles=(ABSORBED,)),
+    Risk("linear", 50_000, _odd("in"), styles=(ABSORBED,)),
     Risk("attention", 39, lambda dims: dims["tokens"] % TILE != 0, "out", "attention_full_bf16"),
     Risk("attention", 39, lambda dims: dims["tokens"] % TILE != 0, "out", "attention_paged_bf16"),
     Risk("rope", 19, _odd("head_dim"), "q_out"),
@@ -145,5 +146,5 @@ def test_the_largest_check_off_the_tiles_sees_another_order(
     given = {name: from_bfloat16(values) if values.dtype == np.uint16 else values for name, values in drawn.items()}
     # when their sums are taken in two orders
     differ = int(np.count_nonzero(to_bfloat16(work(given, False)) != to_bfloat16(work(given, True))))
-    # then some results differ, and few do
-    assert LEAST_EXPECTED <= differ < 1e-2 * math.prod(check.dims.values())
+    # then enough results differ, and by far not all
+    assert LEAST_EXPECTED <= differ < 0.5 * math.prod(operator.entry(check.full).outputs[0].resolve(check.dims))
