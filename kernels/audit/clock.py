@@ -22,7 +22,7 @@ from kernelbraid.kernels.audit.comparison import Bits, first_difference, inaccur
 from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.layout import Layout, plan_layout
 from kernelbraid.kernels.audit.memory import Inputs, Outputs
-from kernelbraid.kernels.audit.native import Elapsed, Errand, Span, Visit
+from kernelbraid.kernels.audit.native import Elapsed, Errand, Span, Swapped, Visit
 from kernelbraid.kernels.audit.outcome import CANDIDATE, LONGEST_NS, Blocks, Correctness, Infrastructure, process_of
 from kernelbraid.kernels.audit.plan import LONG_NS, Plan
 from kernelbraid.kernels.audit.runner import Launcher, Runner
@@ -175,7 +175,7 @@ class Session:
                 self.pace = self._known_pace(plan.paired[0], started[plan.paired[0]][0])
                 self._sets = self.timed.laid_out(self.pace.calls)
             if self._floor is None:
-                self._floor = self._prepared(self._start(self._stack, FLOOR, self.floor))
+                self._floor = self._prepared_floor(self._start(self._stack, FLOOR, self.floor))
             runners = {arm: [self._prepared(runner) for runner in twins] for arm, twins in started.items()}
             return self._time_group(plan.paced(self.pace.pass_s), runners, self._floor)
 
@@ -198,17 +198,22 @@ class Session:
         """The runner with every workload's message laid out in it."""
         for drawn in self._sets:
             runner.prepare(drawn.layout)
-        spans = [self._near(index, runner) for index in range(len(self._sets))]
-        pairs = zip(self._sets, spans, strict=True)
-        return Prepared(runner, [runner.errand(drawn.layout, drawn.swapped, near) for drawn, near in pairs])
+        near = [self._near(index, runner) for index in range(len(self._sets))]
+        pairs = zip(self._sets, near, strict=True)
+        return Prepared(runner, [runner.errand(drawn.layout, drawn.swapped, spans) for drawn, spans in pairs])
 
     def _near(self, index: int, runner: Runner) -> "ctypes.Array[Span]":
-        """What is read before a visit: all that its only message is about; several messages leave the first one out."""
-        return (
-            (Span * 0)()
-            if self._pace.visit(index) > 1
-            else _spans(self._sets[index].layout, self.inputs, runner.outputs)
-        )
+        """What is read before a visit: all that its message is about, where there is only one. Of several the shortest
+        counts, which is not the first."""
+        if self._pace.visit(index) > 1:
+            return (Span * 0)()
+        return _spans(self._sets[index].layout, self.inputs, runner.outputs)
+
+    def _prepared_floor(self, runner: Runner) -> "Prepared":
+        """The same of one that looks at no inputs, so that none need to change."""
+        for drawn in self._sets:
+            runner.prepare(drawn.layout)
+        return Prepared(runner, [runner.errand(drawn.layout, (Swapped * 0)(), (Span * 0)()) for drawn in self._sets])
 
     def _known_pace(self, arm: str, runner: Runner) -> "Pace":
         digest = self.artifacts[arm].digest
@@ -261,8 +266,8 @@ class Session:
 
     def _warm_up(self, plan: Plan, runners: Mapping[str, Sequence["Prepared"]], index: int) -> None:
         """An unrecorded message to every process, in an order that is drawn, where it is short enough to feel a cold
-        core: the first one takes nearly twice as long."""
-        if self._pace.messages_ns[index] >= LONG_NS:
+        core, and all that a visit sends: the first one takes nearly twice as long."""
+        if self._pace.messages_ns[index] >= LONG_NS or self._pace.visit(index) > 1:
             return
         processes = [(arm, process) for arm in plan.arms for process in runners[arm]]
         for place in self.rng.permutation(len(processes)).tolist():
