@@ -17,6 +17,7 @@ from kernelbraid.kernels.operators.operator import Entry
 WHOLE_TOKENS = 300
 """Up to this length every row is decoded; beyond, a prompt is prefilled and only the response is decoded."""
 RESPONSE_TOKENS = 33
+CAUSAL_ROWS = 64
 GROUP_TOKENS = 64
 """Neighbouring rows share one ragged decode call, whose cache is as long as the longest of them."""
 
@@ -103,7 +104,15 @@ def _widened(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _causal(q: NDArray[np.float64], k: NDArray[np.float64], v: NDArray[np.float64]) -> NDArray[np.float64]:
-    return _attend(q, k, v, np.tri(len(q), dtype=bool))
+    """Some rows at a time, each with the keys up to the last of them: about half of all pairs are never seen."""
+    starts = range(0, len(q), CAUSAL_ROWS)
+    parts = (slice(start, min(start + CAUSAL_ROWS, len(q))) for start in starts)
+    return np.concatenate(
+        [
+            _attend(q[rows], k[: rows.stop], v[: rows.stop], np.tri(len(q[rows]), rows.stop, rows.start, dtype=bool))
+            for rows in parts
+        ]
+    )
 
 
 def _attend(
