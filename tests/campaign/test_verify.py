@@ -5,7 +5,7 @@ import shutil
 import sqlite3
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -18,19 +18,18 @@ from hypothesis import strategies as st
 
 from kernelbraid.agents import evidence_check
 from kernelbraid.agents.evidence_check import recheck
-from kernelbraid.events.audit import AuditCompleted, ImplementationPromoted, TimingCompleted
-from kernelbraid.events.blobs import digest_of, named_blobs
+from kernelbraid.events.audit import AuditCompleted, ImplementationPromoted
+from kernelbraid.events.blobs import digest_of
 from kernelbraid.events.campaign import CampaignOpened, RootQualified
 from kernelbraid.events.chain import Problem, hash_of
-from kernelbraid.events.event import Recorded
 from kernelbraid.events.store import Store, open_store
 from kernelbraid.events.values import ROOT as ROOT_ID
 from kernelbraid.events.values import Performance
 from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT, Blocks
+from tests.campaign.tampering import Edit, Held, edited
 from tests.campaign.toy import memory, run_toy, simulated
 
 CAMPAIGN = "toy"
-Edit = Callable[[Blocks], Blocks]
 
 
 @pytest.fixture(scope="module")
@@ -127,17 +126,6 @@ class Log:
         return open_store(f"sqlite:///{self.path}", read_only=True)
 
 
-def edited(arm: str, ns: int, at: tuple[int, int, int, int] = (0, 0, 0, 0)) -> Edit:
-    """One sample of an arm replaced by so many nanoseconds."""
-
-    def edit(blocks: Blocks) -> Blocks:
-        samples = {name: np.array(values) for name, values in blocks.samples_ns.items()}
-        samples[arm][at] = ns
-        return replace(blocks, samples_ns=MappingProxyType(samples))
-
-    return edit
-
-
 def problems(store: Store) -> tuple[Problem, ...]:
     """What `verify` finds: the chain first, figures from a log that can be believed."""
     try:
@@ -174,66 +162,12 @@ def test_one_sample_of_the_root_s_own_timing_is_named_too(log: Log) -> None:
     assert any(problem.what.startswith("i0000: the root's latencies") for problem in found)
 
 
-class Held:
-    """A log in memory, with one event and the blob that it cites exchanged."""
-
-    def __init__(self, events: list[Recorded], blobs: dict[str, bytes]) -> None:
-        self.events, self.blobs = events, blobs
-
-    def read(self, campaign: str) -> Iterator[Recorded]:
-        """The campaign's events."""
-        return iter(self.events)
-
-    def blob(self, digest: str) -> bytes:
-        """A blob's bytes."""
-        return self.blobs[digest]
-
-    def with_blocks(self, position: int, digest: str, edit: Edit) -> "Held":
-        """Edited blocks under their own right digest, cited where the old ones were."""
-        stored = edit(Blocks.from_bytes(self.blobs[digest])).to_bytes()
-        new = digest_of(stored)
-
-        def cited(blocks: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(new if item == digest else item for item in blocks)
-
-        def change(event: Any) -> Any:
-            if isinstance(event, RootQualified):
-                return event.model_copy(update={"blocks": cited(event.blocks)})
-            measurement = event.measurement.model_copy(update={"blocks": cited(event.measurement.blocks)})
-            return event.model_copy(update={"measurement": measurement})
-
-        return Held(self._changed(position, change), {**self.blobs, new: stored})
-
-    def without_sessions(self, position: int) -> "Held":
-        """An event as it was before figures of timing sessions were recorded."""
-        return Held(self._changed(position, lambda event: event.model_copy(update={"sessions": None})), self.blobs)
-
-    def _changed(self, position: int, change: Callable[[Any], Any]) -> list[Recorded]:
-        return [item._replace(event=change(item.event)) if item.position == position else item for item in self.events]
-
-    def timed(self) -> list[tuple[int, str, str]]:
-        """Position, implementation and digest of every stretch of blocks that an event cites."""
-        found = []
-        for position, _, event in ((item.position, item.actor, item.event) for item in self.events):
-            if isinstance(event, RootQualified):
-                found += [(position, ROOT_ID, digest) for digest in event.blocks]
-            elif isinstance(event, AuditCompleted | TimingCompleted) and event.measurement is not None:
-                found += [(position, event.implementation, digest) for digest in event.measurement.blocks]
-        return found
-
-    def problems(self) -> tuple[Problem, ...]:
-        """What recomputation finds."""
-        return recheck(cast(Store, self), CAMPAIGN)
-
-
 @pytest.fixture(scope="module")
 def noisy() -> Held:
     """A finished campaign with every kind of result in it, on a machine whose noise leaves some undecided."""
     with memory() as store:
         run_toy(store, CAMPAIGN, harness=simulated(seed=3, noise_ratio=0.016))
-        events = list(store.read(CAMPAIGN))
-        named = {digest for item in events for digest in named_blobs(item.event)}
-        return Held(events, {digest: store.blob(digest) for digest in named})
+        return Held.of(store, CAMPAIGN)
 
 
 def test_there_are_logs_with_every_result(noisy: Held) -> None:

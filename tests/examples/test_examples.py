@@ -7,12 +7,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from kernelbraid import fold, open_store
+from kernelbraid.events.campaign import RootQualified
+from kernelbraid.events.sqlite import SqliteStore
 from kernelbraid.kernels.audit.cuda.driver import device_count
+from kernelbraid.kernels.audit.outcome import Blocks
 from kernelbraid.kernels.operators.operator import load_operator
+from tests.campaign.tampering import Held, edited
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ENOUGH_S = 240
@@ -136,3 +142,27 @@ def test_what_ships_for_a_gpu_is_what_its_campaign_promoted(operator: str, imple
     assert state.best == implementation
     shipped = load_operator(operator, "triton").best_sources()
     assert {file.name: store.blob(file.digest).decode() for file in promoted.sources} == dict(shipped)
+
+
+def test_an_edited_sample_of_a_device_s_log_is_named() -> None:
+    # given the shipped logs in which figures of timing sessions were recorded
+    found, rng = 0, np.random.default_rng(11)
+    for path in sorted((EXAMPLES / "campaigns").glob("*.gz")):
+        store = SqliteStore(None)
+        store.import_(path)
+        (campaign,) = store.campaigns()
+        held = Held.of(store, campaign.name)
+        store.close()
+        if not any(isinstance(item.event, RootQualified) and item.event.sessions for item in held.events):
+            continue
+        # when one sample of any of them is another, and everything is hashed anew
+        for position, _, digest in held.timed():
+            blocks = Blocks.from_bytes(held.blob(digest))
+            arm = str(rng.choice(blocks.arms))
+            at = cast(Any, tuple(int(rng.integers(size)) for size in blocks.samples_ns[arm].shape))
+            other = edited(arm, int(blocks.samples_ns[arm][at]) + 1, at)
+            # then that event is named, and no other
+            problems = held.with_blocks(position, digest, other).problems()
+            assert {problem.position for problem in problems} == {position}
+            found += 1
+    assert found >= 10
