@@ -97,13 +97,14 @@ def standard_error(blocks: Blocks, weights: Mapping[str, float]) -> float:
 def needs_more_groups(blocks: Blocks, weights: Mapping[str, float], limits: Mapping[str, float]) -> bool:
     """Whether more groups may yet tell a gain: there seems to be one, and margin or interval are too wide for it.
 
-    It stops as soon as the estimate misses the least margin, which can only ever keep a candidate from promotion, and
-    goes on while few groups leave a workload's limit open.
+    It stops as soon as the estimate misses the least margin (of few groups by its error at least, or a busy machine
+    hides small gains), which can only ever keep a candidate from promotion, and goes on while few groups leave a
+    workload's limit open.
     """
     if blocks.groups < LEAST_GROUPS and any(bound.open for bound in limit_bounds(blocks, limits)):
         return True
     mean, error = _mean_and_error(group_log_ratios(blocks, weights, CANDIDATE, INCUMBENT))
-    if mean >= math.log(1 - LEAST_DELTA_RATIO):
+    if mean - (error if blocks.groups < LEAST_GROUPS else 0.0) >= math.log(1 - LEAST_DELTA_RATIO):
         return False
     margin = _delta_ratio(identical_error(blocks, weights))
     if margin > MOST_DELTA_RATIO:

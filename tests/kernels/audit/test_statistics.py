@@ -310,6 +310,21 @@ def test_a_confirmation_ends_as_soon_as_there_is_no_gain() -> None:
     assert decided(blocks).performance is Performance.NO_GAIN
 
 
+def test_few_groups_rule_out_only_what_misses_the_margin_by_its_error() -> None:
+    # given: on a busy machine, three groups of a small gain that happen to miss the least margin by less than they err
+    rng, least = np.random.default_rng(37), np.log(1 - statistics.LEAST_DELTA_RATIO)
+    for _ in range(200):
+        blocks = Simulated(rng, 0.98, restart_noise=0.03).run(replace(EIGHT, groups=3))
+        mean = statistics.group_log_ratios(blocks, WEIGHTS, CANDIDATE, INCUMBENT).mean()
+        if least <= mean < least + statistics.standard_error(blocks, WEIGHTS):
+            break
+    # then
+    assert statistics.needs_more_groups(blocks, WEIGHTS, LIMITS)
+    assert not statistics.needs_more_groups(
+        Simulated(rng, 1.02, noise=quiet).run(replace(EIGHT, groups=3)), WEIGHTS, LIMITS
+    )
+
+
 def test_a_confirmation_takes_more_groups_until_its_margin_is_small_enough() -> None:
     def groups(seed: int, gain: float, noisy: bool) -> Blocks:
         still = Simulated(np.random.default_rng(seed), 1 - gain, restart_noise=0.001, drift=0.002, noise=quiet)
