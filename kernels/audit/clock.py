@@ -41,10 +41,10 @@ PACING_CALLS = 4
 VISIT_NS = 400_000
 MOST_MESSAGES = 3
 """A sample is the shortest of a visit: so many messages to one process in a row, or about so long."""
-SUSPICIOUS_RATIO = 0.93
+SUSPICIOUS_RATIO = 0.85
 FEW_SAMPLES = 2
-"""A message of the candidate that takes so much less than its good samples until then, of which there are as many at
-least, may have left work out: it is copied, and seldom is an honest one so short."""
+"""A message that takes so much less than its arm's good samples until then, of which there are as many at least, may
+have left work out: it is copied, and seldom is an honest one so short."""
 MOST_COPIES = 256
 """Of a stage; what is drawn in secret is copied beyond that."""
 WAITED_NS = 25_000
@@ -94,8 +94,8 @@ class Session:
     """Called before each group; what it raises ends the session."""
     _stack: ExitStack = field(default_factory=ExitStack)
     _floor: "Prepared | None" = None
-    _seen: dict[int, list[int]] = field(default_factory=dict)
-    """The candidate's samples of a workload, ascending."""
+    _seen: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    """An arm's samples of a workload, ascending."""
     _sets: list[WorkloadInputs] = field(default_factory=list)
 
     @property
@@ -198,16 +198,9 @@ class Session:
         """The runner with every workload's message laid out in it."""
         for drawn in self._sets:
             runner.prepare(drawn.layout)
-        near = [self._near(index, runner) for index in range(len(self._sets))]
-        pairs = zip(self._sets, near, strict=True)
-        return Prepared(runner, [runner.errand(drawn.layout, drawn.swapped, spans) for drawn, spans in pairs])
-
-    def _near(self, index: int, runner: Runner) -> "ctypes.Array[Span]":
-        """What is read before a visit: all that its message is about, where there is only one. Of several the shortest
-        counts, which is not the first."""
-        if self._pace.visit(index) > 1:
-            return (Span * 0)()
-        return _spans(self._sets[index].layout, self.inputs, runner.outputs)
+        spans = [_spans(drawn.layout, self.inputs, runner.outputs) for drawn in self._sets]
+        pairs = zip(self._sets, spans, strict=True)
+        return Prepared(runner, [runner.errand(drawn.layout, drawn.swapped, near) for drawn, near in pairs])
 
     def _prepared_floor(self, runner: Runner) -> "Prepared":
         """The same of one that looks at no inputs, so that none need to change."""
@@ -293,15 +286,22 @@ class Session:
         for half, arms in enumerate(halves[: self._halves(plan, index)]):
             for arm in arms:
                 process = runners[arm][turns[half]]
-                sample = self._sample(arm, process, index, arm == CANDIDATE and half in copied)
+                sample = self._sample(arm, process, index, half in copied)
                 samples.by_arm[arm][block, index, half] = sample
 
     def _visit(
-        self, arm: str, process: "Prepared", index: int, messages: int, freeze: bool = False, below_ns: int = 0
+        self,
+        arm: str,
+        process: "Prepared",
+        index: int,
+        messages: int,
+        near: bool = True,
+        freeze: bool = False,
+        below_ns: int = 0,
     ) -> Visit:
         draws = self._sets[index].draws(messages, self.rng)
         with blaming(arm):
-            return process.runner.visit(process.errands[index], draws, freeze, below_ns)
+            return process.runner.visit(process.errands[index], draws, near, freeze, below_ns)
 
     def _sample(self, arm: str, process: "Prepared", index: int, copied: bool = False) -> int:
         """One sample in nanoseconds: the shortest of a visit's messages by the auditor's clock, of those during which
@@ -316,28 +316,32 @@ class Session:
             found += self._messages(arm, process, index, False)
             undisturbed = self._undisturbed(found)
         sample = min(LONGEST_NS, *(each.wall_ns for each in undisturbed or found))
-        if arm == CANDIDATE:
-            insort(self._seen.setdefault(index, []), sample)
+        insort(self._seen.setdefault((arm, index), []), sample)
         return sample
 
     def _messages(self, arm: str, process: "Prepared", index: int, copied: bool) -> list[Elapsed]:
-        """A visit's messages. Where a call is copied, it is one of any of them, and beside it one of each message of
-        the candidate's that was too short to be like the others."""
+        """A visit's messages. Where a call is copied, it is one of any of them, and beside it one of each message
+        that was too short to be like the others.
+
+        What a message is about is read before where there is only one, of several the shortest counts, which is not
+        the first; and after a copy, which has put other things into the caches.
+        """
         due, below_ns = self._pace.visit(index), self._suspicious_ns(arm, index)
         until = 1 + int(self.rng.integers(due)) if copied else 0
         found: list[Elapsed] = []
         while len(found) < due:
-            copying = len(found) < until
-            visit = self._visit(arm, process, index, (until if copying else due) - len(found), copying, below_ns)
+            copying, near = len(found) < until, due == 1 or len(found) > 0
+            count = (until if copying else due) - len(found)
+            visit = self._visit(arm, process, index, count, near, copying, below_ns)
             found += visit.elapsed
             if visit.frozen:
-                self._copy(process.runner, index)
+                self._copy(arm, process.runner, index)
         return found
 
     def _suspicious_ns(self, arm: str, index: int) -> int:
-        """Messages of the candidate that take less are copied, however seldom they come: work may have been skipped."""
-        seen = self._seen.get(index, ())
-        if arm != CANDIDATE or len(seen) < FEW_SAMPLES or len(self.copies) >= MOST_COPIES:
+        """Messages that take less are copied, however seldom they come: work may have been skipped."""
+        seen = self._seen.get((arm, index), ())
+        if arm == FLOOR or len(seen) < FEW_SAMPLES or len(self.copies) >= MOST_COPIES:
             return 0
         return round(SUSPICIOUS_RATIO * seen[len(seen) // 4])
 
@@ -345,18 +349,21 @@ class Session:
         unboxed = not self.launcher.sandbox.box
         return [each for each in found if unboxed or each.wall_ns - each.used_ns < WAITED_NS]
 
-    def _copy(self, runner: Runner, index: int) -> None:
-        """Keep one call of the message that a frozen runner has just answered: no runner can know which one that is."""
+    def _copy(self, arm: str, runner: Runner, index: int) -> None:
+        """Copy one call of the message that a frozen runner has just answered: no runner can know which one that is.
+
+        Only the candidate's are kept. The others are copied as often because it costs those who are some time.
+        """
         drawn = self._sets[index]
         places = drawn.layout.calls[int(self.rng.integers(len(drawn.layout.calls)))]
-        self.copies.append(
-            Copy(
-                drawn.workload,
-                {place.tensor.name: self.inputs.view(place).copy() for place in places.inputs},
-                {place.tensor.name: runner.outputs.read(place) for place in places.outputs},
-            )
+        copy = Copy(
+            drawn.workload,
+            {place.tensor.name: self.inputs.view(place).copy() for place in places.inputs},
+            {place.tensor.name: runner.outputs.read(place) for place in places.outputs},
         )
-        runner.thaw()
+        if arm == CANDIDATE:
+            self.copies.append(copy)
+        runner.thaw(settle=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,24 +202,27 @@ class Stopwatch:
             *(number, number, ctypes.c_int64, pointer),
         ]
         self._splice.restype, self._splice.argtypes = None, [pointer, u64, pointer]
-        self._visit.argtypes = [pointer, u64, pointer, number, ctypes.c_int64, pointer, pointer, u64, pointer]
+        self._visit.argtypes = [pointer, u64, pointer, number, number, ctypes.c_int64, pointer, pointer, u64, pointer]
 
     def splice(self, inputs: "ctypes.Array[Swapped]", draws: NDArray[np.float64]) -> None:
         """Change a stretch of every input and an element of each of its rows; `draws` [inputs, 3] in [0, 1)."""
         self._splice(inputs, len(inputs), draws.ctypes.data)
 
-    def visit(self, errand: Errand, draws: NDArray[np.float64], freeze: bool, below_ns: int, answered_ns: int) -> Visit:
+    def visit(
+        self, errand: Errand, draws: NDArray[np.float64], near: bool, freeze: bool, below_ns: int, answered_ns: int
+    ) -> Visit:
         """A message for every row of `draws` [messages, inputs, 3], each with other inputs.
 
-        It ends at the first answer that is not the due one, and with the process stopped after the first message that
-        took less than `below_ns`, or with `freeze` after the last. `answered_ns` is the processor time that the
-        process had used at its last answer. Raises TimeoutError when no reply came in time, LeftoverReply when bytes
-        lay in the reply pipe before a message, and OSError when the pipe failed.
+        With `near` all that they are about is brought into this core's caches before. It ends at the first answer that
+        is not the due one, and with the process stopped after the first message that took less than `below_ns`, or with
+        `freeze` after the last. `answered_ns` is the processor time that the process had used at its last answer.
+        Raises TimeoutError when no reply came in time, LeftoverReply when bytes lay in the reply pipe before a message,
+        and OSError when the pipe failed.
         """
         count, answer = len(draws), ctypes.create_string_buffer(512)
         times, visited = (_Elapsed * count)(), _Visited(answered_ns)
         told = (ctypes.byref(visited), answer, 512, ctypes.byref(times))
-        received = self._visit(ctypes.byref(errand.native), count, draws.ctypes.data, freeze, below_ns, *told)
+        received = self._visit(ctypes.byref(errand.native), count, draws.ctypes.data, near, freeze, below_ns, *told)
         if received == -errno.EBADMSG:
             raise LeftoverReply
         if received < 0:

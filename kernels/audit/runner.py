@@ -107,14 +107,15 @@ class Runner:
         pipes = (self._command, self._reply, self.pid)
         return Errand(*pipes, call_s, _release(layout), due, answer_bytes, inputs, spans)
 
-    def visit(self, errand: Errand, draws: NDArray[np.float64], freeze: bool, below_ns: int = 0) -> Visit:
-        """Release the errand's calls once for every row of `draws`, each time with other inputs.
+    def visit(self, errand: Errand, draws: NDArray[np.float64], near: bool, freeze: bool, below_ns: int) -> Visit:
+        """Release the errand's calls once for every row of `draws`, each time with other inputs; with `near` all that
+        they are about is brought into this core's caches before.
 
         It is stopped, and the visit ends, after the first message that took less than `below_ns`, or with `freeze`
         after the last. Raises as `go`.
         """
         try:
-            found = self._launcher.stopwatch.visit(errand, draws, freeze, below_ns, self._answered_at_ns)
+            found = self._launcher.stopwatch.visit(errand, draws, near, freeze, below_ns, self._answered_at_ns)
         except LeftoverReply:
             self._refuse_leftovers()
             raise

@@ -136,18 +136,19 @@ void change_inputs(const struct swapped *inputs, uint64_t count, const double *d
     }
 }
 
-/* So many messages to one process, each with other inputs. It ends at the first answer that is not the due one, and
-   once the process is stopped: after the last message with `freeze`, else after one that took less than
-   `freeze_below_ns`. Returns as round_trip for the last, -EBADMSG when something lay in the reply pipe before a
-   message. */
-int64_t visit(const struct errand *errand, uint64_t count, const double *draws, int freeze, int64_t freeze_below_ns,
-              struct visited *visited, void *answer, uint64_t answer_room, struct elapsed *elapsed)
+/* So many messages to one process, each with other inputs; with `near` all that they are about is read before. It ends
+   at the first answer that is not the due one, and once the process is stopped: after the last message with `freeze`,
+   else after one that took less than `freeze_below_ns`. Returns as round_trip for the last, -EBADMSG when something lay
+   in the reply pipe before a message. */
+int64_t visit(const struct errand *errand, uint64_t count, const double *draws, int near, int freeze,
+              int64_t freeze_below_ns, struct visited *visited, void *answer, uint64_t answer_room,
+              struct elapsed *elapsed)
 {
     int64_t received = 0;
     visited->frozen = 0;
     for (visited->sent = 0; visited->sent < count && !visited->frozen; draws += DRAWS * errand->input_count) {
         change_inputs(errand->inputs, errand->input_count, draws);
-        if (visited->sent == 0) bring_near(errand->spans, errand->span_count);
+        if (near && visited->sent == 0) bring_near(errand->spans, errand->span_count);
         struct pollfd leftover = {errand->reply, POLLIN, 0};
         if (poll(&leftover, 1, 0) == 1 && leftover.revents == POLLIN) return -EBADMSG;
         const int64_t used_before_ns = used_ns(errand->process);
