@@ -16,13 +16,12 @@ WARPS = 2
 # Lanes that share a token. They may differ where weights add up to 1: no sum follows from how a token is cut then.
 FULL_LANES, DECODE_LANES = 4, 16
 # From so many tokens on, a thread for each fills the device; what is chosen and computed is the same.
-# Blocks of one warp are quicker only where there are so many.
-MANY_TOKENS, MOST_TOKENS = 16384, 131072
+MANY_TOKENS, MANY_WARPS = 16384, 2
 
 
 @triton.jit
-def narrow_keys(logits, rest):
-    """Keys of bfloat16 logits, two at a time: in the upper half what has their order, where -0 is 0, then the rest."""
+def ordered_words(logits):
+    """bfloat16 in the upper halves of whole numbers of the same order, two at a time; -0 becomes 0."""
     return tl.inline_asm_elementwise(
         """{
         .reg .b32 one, none, both, sign;
@@ -32,11 +31,11 @@ def narrow_keys(logits, rest):
         prmt.b32 sign, both, none, 0xbb99;
         and.b32 sign, sign, 0x7fff7fff;
         xor.b32 both, both, sign;
-        prmt.b32 $0, $3, both, 0x5410;
-        prmt.b32 $1, $4, both, 0x7610;
+        shl.b32 $0, both, 16;
+        and.b32 $1, both, 0xffff0000;
         }""",
-        "=r,=r,r,r,r",
-        [logits, rest],
+        "=r,=r,r",
+        [logits],
         dtype=tl.int32,
         is_pure=True,
         pack=2,
@@ -50,7 +49,7 @@ def keyed(logits, expert):
     32 bits of them where the logits are bfloat16, else 64.
     """
     if logits.dtype == tl.bfloat16:
-        keys = narrow_keys(logits, 65535 - expert)
+        keys = ordered_words(logits) + (65535 - expert)
     else:
         word = (logits + 0.0).to(tl.int32, bitcast=True)
         keys = ((word ^ ((word >> 31) & 0x7FFFFFFF)).to(tl.int64) << 32) + (65535 - expert).to(tl.int64)
@@ -99,17 +98,10 @@ def falling(a, b, c, d, e, f, g, h):
 
 
 @triton.jit
-def upper_half(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p):  # noqa: E741
-    """The eight largest keys of two lists of eight, each the largest first, in no order."""
+def larger_half(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p):  # noqa: E741
+    """The eight largest keys of two lists of eight, each the largest first."""
     a, b, c, d = tl.maximum(a, p), tl.maximum(b, o), tl.maximum(c, n), tl.maximum(d, m)
     e, f, g, h = tl.maximum(e, l), tl.maximum(f, k), tl.maximum(g, j), tl.maximum(h, i)
-    return a, b, c, d, e, f, g, h
-
-
-@triton.jit
-def larger_half(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p):  # noqa: E741
-    """The same, the largest first."""
-    a, b, c, d, e, f, g, h = upper_half(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p)
     return falling(a, b, c, d, e, f, g, h)
 
 
@@ -229,22 +221,6 @@ def merged(one, other):
     return larger_half(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p)
 
 
-@triton.jit
-def sum_of_all(raised):
-    """The sum of every token's raised [lanes, rows, lists, 8], the same however eights are shared out to lanes.
-
-    Eights are added first, then those that are half of all apart, then a quarter: lists within a lane, then lanes.
-    """
-    eights = tl.sum(raised, 3)
-    lanes: tl.constexpr = eights.shape[0]
-    rows: tl.constexpr = eights.shape[1]
-    if eights.shape[2] == 8:
-        eights = tl.sum(tl.reshape(eights, [lanes, rows, 2, 4]), 2)
-    if eights.shape[2] == 4:
-        eights = tl.sum(tl.reshape(eights, [lanes, rows, 2, 2]), 2)
-    return tl.sum(tl.sum(eights, 2), 0)
-
-
 @triton.jit(do_not_specialize=["tokens"])
 def by_quads(
     logits,
@@ -256,7 +232,6 @@ def by_quads(
     ROWS: tl.constexpr,
     LISTS: tl.constexpr,
     FILLED: tl.constexpr,
-    RENORMALISED: tl.constexpr,
 ):
     """ROWS tokens, a thread for each: the eight quads with the largest logits, then the eight largest of theirs.
 
@@ -265,19 +240,18 @@ def by_quads(
     tl.extra.cuda.gdc_launch_dependents()
     tl.extra.cuda.gdc_wait()
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    quad = tl.arange(0, LISTS)[None, :, None, None] * 8 + tl.arange(0, 8)[None, None, None, :]
     expert = 8 * tl.arange(0, 4 * LISTS)[:, None, None] + tl.arange(0, 8)[None, None, :]
     inside = (row < tokens)[None, :, None]
     if not FILLED:
         inside &= expert < experts
     own = tl.load(logits + row.to(tl.int64)[None, :, None] * experts + expert, mask=inside, other=float("-inf"))
-    groups: tl.constexpr = 2 if LISTS > 1 else 1
-    each: tl.constexpr = LISTS // groups
-    largest = tl.max(tl.reshape(own, [groups, each, 4, ROWS, 2, 4]), 5)
-    largest = tl.reshape(tl.permute(largest, [0, 1, 3, 2, 4]), [groups, each, ROWS, 8]).to(own.dtype)
-    number = tl.arange(0, groups)[:, None, None, None] * each + tl.arange(0, each)[None, :, None, None]
-    keys = keyed(largest, 8 * number + tl.arange(0, 8)[None, None, None, :])
-    lists = tl.reduce(sorted_eights(keys), 1, larger_half)
-    a, b, c, d, e, f, g, h = tl.reduce(lists, 0, upper_half)
+    largest = tl.max(tl.reshape(own, [LISTS, 4, ROWS, 2, 4]), 4)
+    largest = tl.reshape(tl.permute(largest, [0, 2, 1, 3]), [1, LISTS, ROWS, 8]).to(own.dtype)
+    keys = keyed(largest, quad)
+    a, b, c, d, e, f, g, h = tl.reduce(sorted_eights(keys), 1, larger_half)
+    a, b, c, d = tl.reshape(a, [ROWS]), tl.reshape(b, [ROWS]), tl.reshape(c, [ROWS]), tl.reshape(d, [ROWS])
+    e, f, g, h = tl.reshape(e, [ROWS]), tl.reshape(f, [ROWS]), tl.reshape(g, [ROWS]), tl.reshape(h, [ROWS])
     one = list_of(keys_of(logits, row, a, tokens, experts), keys_of(logits, row, b, tokens, experts))
     two = list_of(keys_of(logits, row, c, tokens, experts), keys_of(logits, row, d, tokens, experts))
     three = list_of(keys_of(logits, row, e, tokens, experts), keys_of(logits, row, f, tokens, experts))
@@ -285,12 +259,7 @@ def by_quads(
     a, b, c, d, e, f, g, h = merged(merged(one, two), merged(three, four))
     found = expert_of(side_by_side(a, b, c, d, e, f, g, h))
     a, b, c, d, e, f, g, h = exponentials(a, b, c, d, e, f, g, h)
-    if RENORMALISED:
-        total = sum_of_first(a, b, c, d, e, f, g, h, K)
-    else:
-        top = tl.max(tl.max(own, 2), 0).to(tl.float32)
-        raised = tl.exp(own.to(tl.float32) - top[None, :, None])
-        total = sum_of_all(tl.reshape(raised, [4 * LISTS, ROWS, 1, 8]))
+    total = sum_of_first(a, b, c, d, e, f, g, h, K)
     stored(weights, ids, row, tokens, side_by_side(a, b, c, d, e, f, g, h), total, found, K)
 
 
@@ -329,7 +298,8 @@ def by_lists(
     if RENORMALISED:
         total = sum_of_first(a, b, c, d, e, f, g, h, K)
     else:
-        total = sum_of_all(tl.exp(own.to(tl.float32) - top[None, :, None, None]))
+        every = tl.exp(own.to(tl.float32) - top[None, :, None, None])
+        total = tl.sum(tl.sum(tl.sum(every, 3), 2), 0)
     stored(weights, ids, row, tokens, side_by_side(a, b, c, d, e, f, g, h), total, found, K)
 
 
@@ -387,10 +357,10 @@ def route(logits: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, lanes:
         sizes = (tokens, experts, k, slots, padded, 4, renormalised)
         one_by_one[(triton.cdiv(tokens, 4),)](logits, weights, ids, *sizes, num_warps=4, launch_pdl=True)
         return
-    if tokens >= MANY_TOKENS and padded <= 128 and logits.dtype == torch.bfloat16:
-        warps = 1 if tokens >= MOST_TOKENS else 2
-        sizes = (tokens, experts, k, 32 * warps, padded // 32, padded == experts, renormalised)
-        by_quads[(triton.cdiv(tokens, 32 * warps),)](logits, weights, ids, *sizes, launch_pdl=True, num_warps=warps)
+    if tokens >= MANY_TOKENS and renormalised and padded <= 128 and logits.dtype == torch.bfloat16:
+        rows = 32 * MANY_WARPS
+        sizes = (tokens, experts, k, rows, padded // 32, padded == experts)
+        by_quads[(triton.cdiv(tokens, rows),)](logits, weights, ids, *sizes, launch_pdl=True, num_warps=MANY_WARPS)
         return
     lanes = max(min(lanes, padded // 8), padded // 64)
     rows = WARPS * max(1, 32 // lanes)
