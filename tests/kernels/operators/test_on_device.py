@@ -71,7 +71,7 @@ def test_a_fused_norm_has_the_bits_of_the_norm_of_its_sum(device: Any, tmp_path:
 
 @pytest.mark.parametrize("weights", ["softmax", "probabilities"])
 @pytest.mark.parametrize("tokens", [20_000, 140_000])
-@pytest.mark.parametrize("experts", [64, 100, 128])
+@pytest.mark.parametrize("experts", [48, 64, 100, 112, 128])
 def test_many_tokens_are_routed_as_few_are(
     experts: int, tokens: int, weights: str, device: Any, tmp_path: Path
 ) -> None:
