@@ -1,11 +1,13 @@
 """Ratios and tables of the operator benchmark; its times need a GPU."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from kernelbraid.ops.bench.operators import every_line, measurable, overview, summary, table
 
+ROOT = Path(__file__).resolve().parents[2]
 LINES = [
     {"environment": {"gpu": "a", "copied_bytes_per_s": 4e12}},
     {
@@ -112,3 +114,8 @@ def test_an_operator_that_ends_the_process_does_not_lose_those_behind_it(
 
 def test_every_operator_of_a_model_can_be_measured() -> None:
     assert {"attention", "linear", "rms_norm", "rope", "silu_and_mul", "topk_softmax"} <= set(measurable())
+
+
+def test_the_readme_shows_the_record() -> None:
+    record = json.loads((ROOT / "ops/bench/records/2026-11-30-operators.json").read_text())
+    assert "\n".join(overview(record)) in (ROOT / "README.md").read_text()
