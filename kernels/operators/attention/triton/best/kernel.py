@@ -1,9 +1,14 @@
 """Attention for Hopper in Gluon: keys are cut every SPLIT tokens, counted from a sequence's first key.
 
-A split is an online softmax from scratch over tiles of KEYS keys; splits are merged first to last. The full path does
-both in one program: two warpgroups with 64 queries each, a third one that fetches, and the merged output of earlier
-splits in registers, but for a quarter of its columns. Decode computes splits in parallel programs, and a second kernel
-merges them.
+A split is a softmax over tiles of KEYS keys; splits are merged first to last. The full path does both in one program:
+two warpgroups with 64 queries each, a third one that fetches, and the merged output of earlier splits in
+shared memory. Decode computes splits in parallel programs, and a second kernel merges them.
+
+Weights are 2^(score - base), with scores in powers of two. A split's base is the highest score of its first FIRST keys,
+which every row sees that sees the split; or of all keys, where that lies more than SLACK above. The merged base is the
+first split's until one lies more than SLACK above it. So nearly always nothing waits for a maximum, and nothing is
+rescaled. Decode has all scores of a split at once and does as the rule says. The full path assumes that nothing lies
+far above, sees by the totals whether that was so, and if not for some row, goes through its tiles again, with care.
 
 The full path multiplies queries by keys, decode keys by queries: eight columns hold a KV head's queries where a tile
 of rows would be nearly empty. wgmma adds the products of an element in the order of the inner dimension alone, so both
@@ -35,6 +40,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 # region tile
 SPLIT, KEYS = 512, 128
+# How many of a split's first keys give its base, and how many powers of two scores may lie above a base.
+FIRST, SLACK = 8, 32.0
 
 
 @gluon.jit
@@ -58,16 +65,17 @@ def added(quarters):
     return gl.sum(gl.sum(x, 2), 1)
 
 
-@gluon.jit
-def weighted(scores, top, total, scale):
-    """A tile's weights, the factor of what came before, and the new maximum and four totals, by row."""
-    raised = gl.maximum(top, gl.max(scores, 1))
-    finite = gl.where(raised == float("-inf"), 0.0, raised)
-    weights = gl.exp2(gl.fma(scores, scale, -(finite * scale)[:, None]))
-    kept = gl.exp2((top - finite) * scale)
-    of_four = gl.convert_layout(kept, gl.SliceLayout(1, total.type.layout))[:, None]
-    sums = gl.convert_layout(quartered(weights), total.type.layout)
-    return weights, kept, raised, gl.fma(total, of_four.broadcast_to(total.shape), sums)
+@triton.jit
+def based(first, every, scale, SLACK: tl.constexpr):
+    """A split's base, in powers of two: of its first keys' scores the highest, or of all where that lies far above."""
+    base = first * scale
+    return tl.where(tl.fma(every, scale, -base) > SLACK, every * scale, base)
+
+
+@triton.jit
+def part_of(base, total):
+    """A split's base as it is merged: -inf where a row does not see the split, and so has no total."""
+    return tl.where(total > 0, base, float("-inf"))
 
 
 # endregion tile
@@ -75,15 +83,16 @@ def weighted(scores, top, total, scale):
 
 # region merge
 @triton.jit
-def merged(top, total, part_top, part_total, scale):
+def merged(base, total, part_base, part_total, SLACK: tl.constexpr):
     """Factors of what came before and of the next split, and the two together.
 
-    A split that a row does not see has the maximum -inf and changes nothing: its factors are 1 and 0.
+    The base is the first split's until one lies far above it. A split that a row does not see has the base -inf and
+    changes nothing: its factors are 1 and 0.
     """
-    raised = tl.maximum(top, part_top)
+    raised = tl.where(part_base - base > SLACK, part_base, base)
     finite = tl.where(raised == float("-inf"), 0.0, raised)
-    kept = tl.exp2((top - finite) * scale)
-    joined = tl.exp2((part_top - finite) * scale)
+    kept = tl.exp2(base - finite)
+    joined = tl.exp2(part_base - finite)
     return kept, joined, raised, tl.fma(part_total, joined, total * kept)
 
 
@@ -98,9 +107,9 @@ def normalised(total):
 
 
 @triton.jit
-def log_sum(top, total, scale):
+def log_sum(base, total):
     """The natural logarithm of the sum of exp(score); -inf for a row without keys."""
-    return tl.where(total > 0, (top * scale + tl.log2(total)) * 0.6931471805599453, float("-inf"))
+    return tl.where(total > 0, (base + tl.log2(total)) * 0.6931471805599453, float("-inf"))
 
 
 # endregion finish
@@ -187,7 +196,8 @@ def end_with_zeros(tile, key, count, ROWS: gl.constexpr, KEYS: gl.constexpr, D: 
 
 
 # region full
-ROWS, STAGES, REGISTERS = 128, 2, (240, 24)
+# A split's total from LIMIT on may hold a weight above 2^SLACK.
+ROWS, STAGES, REGISTERS, LIMIT = 128, 2, (240, 24), 2147483648.0
 PROGRAMS = 132
 
 
@@ -205,24 +215,36 @@ def sequence_of(query_start, batch, program, ROWS: gl.constexpr):
 
 
 @gluon.jit
-def work(round, call, ROWS: gl.constexpr, KEYS: gl.constexpr):
+def numbers_of(sequence, query_start, query_count, key_count, place):
+    """What four arrays say of a sequence: a lane looks each of them up, so all are on their way together."""
+    lane = gl.arange(0, 32, gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
+    counts = gl.where(lane == 2, key_count + sequence, place + sequence)
+    found = gl.load(gl.where(lane == 0, query_start + sequence, gl.where(lane == 1, query_count + sequence, counts)))
+    return (
+        gl.max(gl.where(lane == 0, found, 0), 0),
+        gl.max(gl.where(lane == 1, found, 0), 0),
+        gl.max(gl.where(lane == 2, found, 0), 0),
+        gl.max(gl.where(lane == 3, found, 0), 0),
+    )
+
+
+@gluon.jit
+def work(round, call, place, ROWS: gl.constexpr, KEYS: gl.constexpr):
     """What a program does in a round: the sequence, its first row, queries and keys, the head, the tile's first query,
-    and how many tiles of keys it sees, 0 for none.
+    how many tiles of keys it sees, 0 for none, and what `place` says of the sequence.
 
     The tiles with the most keys come first, all heads of one beside each other; programs take turns in being first.
     """
     query_start, query_count, key_count, batch, row_tiles, query_heads = call
     programs = gl.num_programs(0)
-    place = gl.where(round % 2 == 0, gl.program_id(0), programs - 1 - gl.program_id(0))
-    item = round * programs + place
+    item = round * programs + gl.where(round % 2 == 0, gl.program_id(0), programs - 1 - gl.program_id(0))
     row_tile = row_tiles - 1 - item // query_heads
     sequence = sequence_of(query_start, batch, row_tile, ROWS)
-    start, queries = gl.load(query_start + sequence), gl.load(query_count + sequence)
-    count = gl.load(key_count + sequence)
+    start, queries, count, there = numbers_of(sequence, query_start, query_count, key_count, place)
     first = (row_tile - start // ROWS - sequence) * ROWS
     seen = gl.minimum(count, count - queries + first + ROWS)
     tiles = gl.where((row_tile >= 0) & (first < queries), gl.cdiv(seen, KEYS), 0)
-    return sequence, start, queries, count, item % query_heads, first, tiles
+    return sequence, start, queries, count, item % query_heads, first, tiles, there
 
 
 @gluon.jit
@@ -276,182 +298,311 @@ def by_row(factor, of):
 
 
 @gluon.jit
-def add_split(part, earlier, kept, joined):
+def add_split(part, earlier, joined):
     """Columns of a split's output added to those of the earlier splits."""
-    return gl.fma(part, by_row(joined, part), earlier * by_row(kept, part))
+    return gl.fma(part, by_row(joined, part), earlier)
 
 
 @gluon.jit
-def settled(out, earlier, rest_s, kept, joined, ended, only):
-    """Before a tile's values are added: the output in the weights' scale, or an ended split out of the way.
-
-    It is added to the earlier splits, of whose columns a half and a quarter lie in registers and the rest in shared
-    memory; `only` says that there are none.
-    """
-    half, quarter = earlier
-    if ended:
-        left, right = in_two(out)
-        middle, rest = in_two(right)
-        if only:
-            half = left
-            quarter = middle
-            rest_s.store(rest)
-        else:
-            half = add_split(left, half, kept, joined)
-            quarter = add_split(middle, quarter, kept, joined)
-            rest_s.store(add_split(rest, rest_s.load(rest.type.layout), kept, joined))
+def settled(out, earlier_s, joined, only):
+    """A split's output added to that of the earlier ones; `only` says that there are none."""
+    left, right = in_two(out)
+    if only:
+        earlier_s[0].store(left)
+        earlier_s[1].store(right)
     else:
-        out = out * by_row(kept, out)
-    return out, (half, quarter)
+        earlier_s[0].store(add_split(left, earlier_s[0].load(left.type.layout), joined))
+        earlier_s[1].store(add_split(right, earlier_s[1].load(right.type.layout), joined))
 
 
 @gluon.jit
-def all_splits(out, earlier, rest_s, kept, joined):
+def all_splits(out, earlier_s, joined):
     """The last split's output added to the earlier ones."""
     left, right = in_two(out)
-    middle, rest = in_two(right)
-    left, middle = add_split(left, earlier[0], kept, joined), add_split(middle, earlier[1], kept, joined)
-    rest = add_split(rest, rest_s.load(rest.type.layout), kept, joined)
-    return whole(left, whole(middle, rest, left), out)
+    left = add_split(left, earlier_s[0].load(left.type.layout), joined)
+    return whole(left, add_split(right, earlier_s[1].load(right.type.layout), joined), out)
 
 
 @gluon.jit
-def write(out, top, total, place, finished_s, y, lse, scale, D: gl.constexpr):
+def write(out, inverse, base, total, place, passing_s, y, lse, D: gl.constexpr):
     """What the queries attend to, and the logarithm of their sum."""
     start, queries, begin, head, query_heads = place
-    ROWS: gl.constexpr = out.shape[0]
-    layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [ROWS // 16, 1], [1, 0])
-    row = begin + gl.arange(0, ROWS, top.type.layout)
-    gl.store(lse + (start + row).to(gl.int64) * query_heads + head, log_sum(top, total, scale), row < queries)
+    row = begin + gl.arange(0, out.shape[0], base.type.layout)
+    gl.store(lse + (start + row).to(gl.int64) * query_heads + head, log_sum(base, total), row < queries)
     # + 0.0: a split that a row does not see turns -0.0 into 0.0, so every row does
-    out = gl.fma(out, by_row(normalised(total), out), 0.0)
-    finished_s.store(out.to(gl.bfloat16))
-    row, d = begin + gl.arange(0, ROWS, gl.SliceLayout(1, layout)), gl.arange(0, D, gl.SliceLayout(0, layout))
+    left, right = in_two(gl.fma(out, by_row(inverse, out), 0.0))
+    passing_s[0].store(left)
+    passing_s[1].store(right)
+    write_half(passing_s[0], 0, place, y, D)
+    write_half(passing_s[1], 1, place, y, D)
+
+
+@gluon.jit
+def write_half(passing_s, half, place, y, D: gl.constexpr):
+    """Half of the columns, row by row."""
+    start, queries, begin, head, query_heads = place
+    ROWS: gl.constexpr = passing_s.shape[0]
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [512 // D, D // 16], [ROWS // 16, 1], [1, 0])
+    row, d = begin + gl.arange(0, ROWS, gl.SliceLayout(1, layout)), gl.arange(0, D // 2, gl.SliceLayout(0, layout))
     at = (start + row).to(gl.int64) * query_heads + head
-    gl.store(y + at[:, None] * D + d[None, :], finished_s.load(layout), (row < queries)[:, None])
+    found = passing_s.load(layout).to(gl.bfloat16)
+    gl.store(y + at[:, None] * D + (d[None, :] + half * (D // 2)), found, (row < queries)[:, None])
 
 
 @gluon.jit
 def begin_scores(tile, taken, mine, bars, zero, STAGES: gl.constexpr):
     """Begin the products of the queries and a tile's keys."""
-    q, keys_s, _values_s, _rest_s = mine
+    q, keys_s = mine[0], mine[1]
     stage = (taken + tile) % STAGES
     mbarrier.wait(bars[2].index(stage), (taken + tile) // STAGES & 1)
     return warpgroup_mma(q, keys_s.index(stage).permute([1, 0]), zero, use_acc=False, is_async=True)
 
 
 @gluon.jit
-def begin_values(tile, taken, out, w, earlier, running, mine, bars, TILES: gl.constexpr, STAGES: gl.constexpr):
-    """Begin to add a tile's values to the output."""
-    _q, _keys_s, values_s, rest_s = mine
+def begin_values(tile, taken, out, w, begun, mine, bars, STAGES: gl.constexpr):
+    """Begin to add a tile's values to the output, or to begin it."""
     stage = (taken + tile) % STAGES
-    begun = tile % TILES == 0
-    out, earlier = settled(out, earlier, rest_s, running[0], running[1], begun & (tile > 0), tile == TILES)
     mbarrier.wait(bars[3].index(stage), (taken + tile) // STAGES & 1)
-    return warpgroup_mma(w, values_s.index(stage), out, use_acc=not begun, is_async=True), earlier
+    return warpgroup_mma(w, mine[2].index(stage), out, use_acc=not begun, is_async=True)
 
 
 @gluon.jit
-def weigh(scores, tile, seen, top, total, scale, KEYS: gl.constexpr):
-    """A tile's weights; `seen` are the last keys that the rows see and how many tiles all of them do."""
+def seen_of(scores, tile, seen, KEYS: gl.constexpr):
+    """A tile's scores, -inf where a key is not seen.
+
+    `seen` are the last keys that the rows see and how many tiles all of them do.
+    """
     own, clear = seen
     if tile >= clear:
         scores = scored(scores, tile * KEYS, own, KEYS)
-    return weighted(scores, top, total, scale)
+    return scores
 
 
 @gluon.jit
-def one_tile(tile, taken, slot, out, w, earlier, running, seen, mine, bars, zero, scale, SHAPE: gl.constexpr):
+def first_of(scores):
+    """The highest score of a row's first FIRST = 8 keys; 0 for a row that does not see them."""
+    x = scores
+    for _ in gl.static_range(4):
+        x, _right = in_two(x)
+    top = gl.convert_layout(gl.max(x, 1), gl.SliceLayout(1, scores.type.layout))
+    return gl.where(top == float("-inf"), 0.0, top)
+
+
+@gluon.jit
+def narrowed(weights):
+    """The weights in bfloat16, two in a register."""
+    return gl.inline_asm_elementwise(
+        "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [weights], dtype=gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def weighed_tile(scores, base, scale):
+    """A tile's weights and the sums of their quarters."""
+    weights = gl.exp2(gl.fma(scores, scale, -base[:, None]))
+    return weights, quartered(weights)
+
+
+@gluon.jit
+def ended(total, base, all_base, all_total, only, LIMIT: gl.constexpr):
+    """A split's end: its factor, and the merged base and total, which is NaN from then on where a row needs care."""
+    done = gl.convert_layout(added(total), base.type.layout)
+    if only:
+        all_base = base
+    joined = gl.where(done > 0, gl.exp2(base - all_base), 0.0)
+    sound = (done < LIMIT) & (joined < LIMIT)
+    return joined, all_base, gl.where(sound, gl.fma(done, joined, all_total), float("nan"))
+
+
+@gluon.jit
+def one_tile(tile, taken, slot, out, w, running, seen, mine, bars, zero, scale, SHAPE: gl.constexpr):
     """A tile's scores and the values of the one before, which are added while the weights are computed.
 
     A split's end is noted here; its output is complete, and merged, only with the next tile.
     """
     KEYS: gl.constexpr = SHAPE[0]
     TILES: gl.constexpr = SHAPE[1]
-    STAGES: gl.constexpr = SHAPE[2]
-    scores = begin_scores(tile, taken, mine, bars, zero, STAGES)
-    out, earlier = begin_values(tile - 1, taken, out, w, earlier, running, mine, bars, TILES, STAGES)
-    scores = warpgroup_mma_wait(1, [scores])
-    _kept, joined, top, total, all_top, all_total = running
-    fresh = tile % TILES == 0
-    start_top, start_total = gl.where(fresh, float("-inf"), top), gl.where(fresh, 0.0, total)
-    weights, kept, next_top, next_total = weigh(scores, tile, seen, start_top, start_total, scale, KEYS)
-    next_total = after(next_total)
+    joined, base, total, all_base, all_total = running
+    scores = begin_scores(tile, taken, mine, bars, zero, SHAPE[2])
+    begun = (tile - 1) % TILES == 0
+    if begun & (tile > 1):
+        settled(out, mine[3], joined, True if SHAPE[5] else tile == TILES + 1)
+    out = begin_values(tile - 1, taken, out, w, begun, mine, bars, SHAPE[2])
+    scores = seen_of(warpgroup_mma_wait(1, [scores]), tile, seen, KEYS)
+    if tile % TILES == 0:
+        joined, all_base, all_total = ended(total, base, all_base, all_total, tile == TILES, SHAPE[3])
+        base = first_of(scores) * scale
+        total = gl.zeros_like(total)
+    weights, sums = weighed_tile(scores, base, scale)
+    total = after(total + gl.convert_layout(sums, total.type.layout))
     out, w = warpgroup_mma_wait(0, [out, w])
     mbarrier.arrive(bars[4].index((slot + tile) % 4))
-    if fresh:
-        ended = gl.convert_layout(added(total), top.type.layout)
-        kept, joined, all_top, all_total = merged(all_top, all_total, top, ended, scale)
-    w = gl.convert_layout(weights.to(gl.bfloat16), w.type.layout)
-    return out, w, earlier, (kept, joined, next_top, next_total, all_top, all_total)
+    w = gl.convert_layout(narrowed(weights), w.type.layout)
+    return out, w, (joined, base, total, all_base, all_total)
 
 
 @gluon.jit
-def last_values(tile, taken, slot, out, w, earlier, running, mine, bars, scale, SHAPE: gl.constexpr):
-    """The last tile's values added and the splits merged: the output, its maximum and its total."""
+def last_values(tile, taken, slot, out, w, running, mine, bars, SHAPE: gl.constexpr):
+    """The last tile's values added and the splits merged: the output, its base and its total."""
     TILES: gl.constexpr = SHAPE[1]
-    out, earlier = begin_values(tile, taken, out, w, earlier, running, mine, bars, TILES, SHAPE[2])
+    joined, base, total, all_base, all_total = running
+    begun = tile % TILES == 0
+    if begun & (tile > 0):
+        settled(out, mine[3], joined, True if SHAPE[5] else tile == TILES)
+    out = begin_values(tile, taken, out, w, begun, mine, bars, SHAPE[2])
+    joined, all_base, all_total = ended(total, base, all_base, all_total, tile < TILES, SHAPE[3])
+    inverse = normalised(all_total)
     out, w = warpgroup_mma_wait(0, [out, w])
     mbarrier.arrive(bars[4].index((slot + tile + 1) % 4))
-    _kept, _joined, top, total, all_top, all_total = running
-    total = gl.convert_layout(added(total), top.type.layout)
     if tile >= TILES:
-        kept, joined, top, total = merged(all_top, all_total, top, total, scale)
-        out = all_splits(out, earlier, mine[3], kept, joined)
-    return out, top, total
+        out = all_splits(out, mine[3], joined)
+    return out, inverse, all_base, all_total
 
 
 @gluon.jit
-def attend(memory, bars, call, y, lse, scale, PART: gl.constexpr, D: gl.constexpr, SHAPE: gl.constexpr):
-    """The queries of one warpgroup, 64 of a tile's 128, one tile after the other.
-
-    What was fetched is left slot by slot: a tile's keys together with the values of the tile before.
-    """
+def split_base(first, count, taken, slot, seen, mine, bars, zero, scale, SHAPE: gl.constexpr):
+    """A split's base from the scores of its tiles, the first of which is tile `first`."""
     KEYS: gl.constexpr = SHAPE[0]
-    WARPS: gl.constexpr = gl.num_warps()
-    OWN: gl.constexpr = 16 * WARPS
-    queries_s, keys_s, values_s, rest_s, finished_s = memory
-    s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, KEYS, 16])
-    o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, D, 16])
-    mine = (queries_s.index(PART), keys_s, values_s, rest_s.index(PART))
+    none = gl.full_like(seen[0].to(gl.float32), float("-inf"))
+    start, top = none, none
+    for tile in range(count):
+        scores = begin_scores(tile, taken, mine, bars, zero, SHAPE[2])
+        scores = seen_of(warpgroup_mma_wait(0, [scores]), first + tile, seen, KEYS)
+        if tile == 0:
+            start = first_of(scores)
+        top = gl.maximum(top, gl.max(scores, 1))
+        mbarrier.wait(bars[3].index((taken + tile) % SHAPE[2]), (taken + tile) // SHAPE[2] & 1)
+        mbarrier.arrive(bars[4].index((slot + tile) % 4))
+    return based(start, top, scale, SHAPE[4])
+
+
+@gluon.jit
+def split_output(first, count, base, taken, slot, seen, mine, bars, zero, out, scale, SHAPE: gl.constexpr):
+    """A split's output and total."""
+    KEYS: gl.constexpr = SHAPE[0]
+    total = quartered(zero)
+    for tile in range(count):
+        scores = begin_scores(tile, taken, mine, bars, zero, SHAPE[2])
+        scores = seen_of(warpgroup_mma_wait(0, [scores]), first + tile, seen, KEYS)
+        mbarrier.arrive(bars[4].index((slot + tile) % 4))
+        weights, sums = weighed_tile(scores, base, scale)
+        total += gl.convert_layout(sums, total.type.layout)
+        w = gl.convert_layout(narrowed(weights), gl.DotOperandLayout(0, out.type.layout, 2))
+        out = begin_values(tile, taken, out, w, tile == 0, mine, bars, SHAPE[2])
+        out, w = warpgroup_mma_wait(0, [out, w])
+    return out, gl.convert_layout(added(total), base.type.layout)
+
+
+@gluon.jit
+def with_speed(tiles, taken, slot, seen, mine, bars, zero, none, zero_out, scale, SHAPE: gl.constexpr):
+    """What a tile's rows attend to, their base and total; NaN for a total where a row needs care."""
+    KEYS: gl.constexpr = SHAPE[0]
+    scores = begin_scores(0, taken, mine, bars, zero, SHAPE[2])
+    scores = seen_of(warpgroup_mma_wait(0, [scores]), 0, seen, KEYS)
+    mbarrier.arrive(bars[4].index(slot % 4))
+    base = first_of(scores) * scale
+    weights, total = weighed_tile(scores, base, scale)
+    w = gl.convert_layout(narrowed(weights), gl.DotOperandLayout(0, zero_out.type.layout, 2))
+    running = (none + 0.0, base, total, none + 0.0, none + 0.0)
+    out = zero_out
+    for tile in range(1, tiles):
+        out, w, running = one_tile(tile, taken, slot, out, w, running, seen, mine, bars, zero, scale, SHAPE)
+    mbarrier.arrive(mine[5])
+    return last_values(tiles - 1, taken, slot, out, w, running, mine, bars, SHAPE)
+
+
+@gluon.jit
+def with_care(tiles, taken, slot, seen, mine, bars, zero, none, zero_out, scale, SHAPE: gl.constexpr):
+    """The same where scores rise far above those of a split's first keys, or from split to split: a split's keys are
+    looked at twice.
+    """
+    TILES: gl.constexpr = SHAPE[1]
+    all_out, all_base, all_total = zero_out, none + float("-inf"), none + 0.0
+    for split in range(gl.cdiv(tiles, TILES)):
+        first = split * TILES
+        count = gl.minimum(TILES, tiles - first)
+        base = split_base(first, count, taken, slot, seen, mine, bars, zero, scale, SHAPE)
+        at, there = taken + count, slot + count
+        out, total = split_output(first, count, base, at, there, seen, mine, bars, zero, zero_out, scale, SHAPE)
+        kept, joined, all_base, all_total = merged(all_base, all_total, part_of(base, total), total, SHAPE[4])
+        all_out = gl.fma(out, by_row(joined, out), all_out * by_row(kept, out))
+        taken += 2 * count
+        slot += 2 * count
+    mbarrier.arrive(bars[4].index(slot % 4))
+    mbarrier.arrive(mine[5])
+    return all_out, normalised(all_total), all_base, all_total
+
+
+@gluon.jit
+def care_needed(care_s, WARPS: gl.constexpr):
+    """Whether a row of either warpgroup needs care."""
+    layout: gl.constexpr = gl.BlockedLayout([2], [32], [WARPS], [0])
+    return gl.max(care_s.index(0).load(layout) | care_s.index(1).load(layout), 0) > 0
+
+
+@gluon.jit
+def attend_all(
+    ring,
+    mine,
+    memory,
+    bars,
+    call,
+    y,
+    lse,
+    scale,
+    CARE: gl.constexpr,
+    PART: gl.constexpr,
+    D: gl.constexpr,
+    SHAPE: gl.constexpr,
+):
+    """All tiles of queries of this program, once the queries are there; and which rows need care."""
+    KEYS: gl.constexpr = SHAPE[0]
+    OWN: gl.constexpr = 16 * gl.num_warps()
+    s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, KEYS, 16])
+    o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, D, 16])
     zero = gl.zeros([OWN, KEYS], gl.float32, s_layout)
     none = gl.zeros([OWN], gl.float32, gl.SliceLayout(1, s_layout))
-    taken = 0
-    held = 0
+    zero_out = gl.zeros([OWN, D], gl.float32, o_layout)
+    care = gl.zeros([OWN], gl.int32, gl.SliceLayout(1, s_layout))
+    taken, held = ring
     for round in range(rounds(call)):
-        _sequence, start, queries, count, head, first, tiles = work(round, call, 128, KEYS)
+        _sequence, start, queries, count, head, first, tiles, _there = work(round, call, call[0], 128, KEYS)
         if tiles > 0:
             slot, begin = taken + held, first + PART * OWN
             last = count - queries + begin
             seen = (last + gl.arange(0, OWN, none.type.layout), (last + 1) // KEYS)
-            out = gl.zeros([OWN, D], gl.float32, o_layout)
-            half, right = in_two(out)
-            earlier = (half, in_two(right)[0])
-            mbarrier.wait(bars[0].index(PART), held & 1)
-            scores = begin_scores(0, taken, mine, bars, zero, SHAPE[2])
-            scores = warpgroup_mma_wait(0, [scores])
-            mbarrier.arrive(bars[4].index(slot % 4))
-            weights, kept, top, total = weigh(scores, 0, seen, none + float("-inf"), quartered(zero), scale, KEYS)
-            w = gl.convert_layout(weights.to(gl.bfloat16), gl.DotOperandLayout(0, o_layout, 2))
-            running = (kept, none + 0.0, top, total, none + float("-inf"), none + 0.0)
-            for tile in range(1, tiles):
-                out, w, earlier, running = one_tile(
-                    tile, taken, slot, out, w, earlier, running, seen, mine, bars, zero, scale, SHAPE
+            mbarrier.wait(mine[4], held & 1)
+            if CARE:
+                out, inverse, base, total = with_care(
+                    tiles, taken, slot, seen, mine, bars, zero, none, zero_out, scale, SHAPE
                 )
-            mbarrier.arrive(bars[1].index(PART))
-            out, top, total = last_values(tiles - 1, taken, slot, out, w, earlier, running, mine, bars, scale, SHAPE)
-            place = (start, queries, begin, head, call[5])
-            write(out, top, total, place, finished_s.index(PART), y, lse, scale, D)
-            taken += tiles
+            else:
+                out, inverse, base, total = with_speed(
+                    tiles, taken, slot, seen, mine, bars, zero, none, zero_out, scale, SHAPE
+                )
+            # a tile may have more rows than queries are left, with whatever lies behind the keys
+            care = care | gl.where((seen[0] < count) & (total != total), 1, 0)
+            write(out, inverse, base, total, (start, queries, begin, head, call[5]), mine[3], y, lse, D)
+            taken += 2 * tiles if CARE else tiles
             held += 1
+    return taken, held, care
 
 
 @gluon.jit
-def base_row(place, sequence, page_tokens, PLACE: gl.constexpr):
-    """The row of a packed sequence's first key; 0 where pages hold the keys."""
-    if PLACE == 0:
-        return gl.load(place + sequence) * page_tokens
-    return 0
+def attend(memory, bars, call, y, lse, scale, PART: gl.constexpr, D: gl.constexpr, SHAPE: gl.constexpr):
+    """The queries of one warpgroup, 64 of a tile's 128, one tile after the other, and again if a row needs care.
+
+    What was fetched is left slot by slot: a tile's keys together with the values of the tile before.
+    """
+    queries_s, keys_s, values_s, earlier_s, care_s = memory
+    halves = (earlier_s.index(2 * PART), earlier_s.index(2 * PART + 1))
+    queries = (queries_s.index(PART), keys_s, values_s, halves, bars[0].index(PART), bars[1].index(PART))
+    taken, held, care = attend_all((0, 0), queries, memory, bars, call, y, lse, scale, False, PART, D, SHAPE)
+    care_s.index(PART).store(care)
+    mbarrier.arrive(bars[6].index(0))
+    mbarrier.wait(bars[6].index(0), 0)
+    if care_needed(care_s, gl.num_warps()):
+        attend_all((taken, held), queries, memory, bars, call, y, lse, scale, True, PART, D, SHAPE)
 
 
 @gluon.jit
@@ -496,6 +647,79 @@ def await_slot(slot, slot_done):
 
 
 @gluon.jit
+def tile_at(step, tiles, TILES: gl.constexpr):
+    """The tile that is fetched at a step where those of a split are fetched after each other, and again."""
+    split = step // (2 * TILES)
+    return split * TILES + step % (2 * TILES) % gl.minimum(TILES, tiles - split * TILES)
+
+
+@gluon.jit
+def fetch_tile(
+    step, tile, source, ring, memory, bars, where, D: gl.constexpr, SHAPE: gl.constexpr, PLACE: gl.constexpr
+):
+    """Fetch a tile's keys and values, each once both warpgroups have left what lay there."""
+    KEYS: gl.constexpr = SHAPE[0]
+    q_d, k_d, v_d, place, kv_heads, slots, page_tokens = source
+    sequence, base, count, row, head, kv_head = where
+    taken, held, edges = ring
+    stage, key = (taken + step) % SHAPE[2], tile * KEYS
+    keys, values = memory[1].index(stage), memory[2].index(stage)
+    ready, edge = bars[3].index(stage), bars[5].index(0)
+    # the queries before had a slot more than tiles, for their last values
+    slot = taken + held + step + (step >= 2).to(gl.int32) + 1
+    if PLACE == 2:
+        rows = rows_of(place, sequence, key, count, slots, page_tokens, KEYS, D)
+        await_slot(slot, bars[4])
+        collect(k_d, keys, bars[2].index(stage), rows, key, count, kv_head, kv_heads, KEYS, D)
+        if step == 0:
+            fetch_queries(q_d, memory[0], bars, held, row, head, D)
+        await_slot(slot + 1, bars[4])
+        collect(v_d, values, ready, rows, key, count, kv_head, kv_heads, KEYS, D)
+    else:
+        at = base + key
+        if PLACE == 1:
+            at = first_row(place, sequence, key, slots, page_tokens, PLACE)
+        await_slot(slot, bars[4])
+        copy_tile(k_d, keys, bars[2].index(stage), at, kv_head, KEYS, D)
+        if step == 0:
+            fetch_queries(q_d, memory[0], bars, held, row, head, D)
+        await_slot(slot + 1, bars[4])
+        if key + KEYS <= count:
+            copy_tile(v_d, values, ready, at, kv_head, KEYS, D)
+        else:
+            copy_last(v_d, values, ready, edge, edges, at, kv_head, key, count, KEYS, D)
+            edges += 1
+    return edges
+
+
+@gluon.jit
+def fetch_all(
+    ring,
+    memory,
+    bars,
+    call,
+    source,
+    TWICE: gl.constexpr,
+    D: gl.constexpr,
+    SHAPE: gl.constexpr,
+    PLACE: gl.constexpr,
+):
+    """Fetch the tiles that the warpgroups attend to, as they leave them: each once or twice."""
+    taken, held, edges = ring
+    for round in range(rounds(call)):
+        sequence, start, _queries, count, head, first, tiles, there = work(round, call, source[3], 128, SHAPE[0])
+        if tiles > 0:
+            where = (sequence, there * source[6], count, start + first, head, head // (call[5] // source[4]))
+            steps = 2 * tiles if TWICE else tiles
+            for step in range(steps):
+                tile = tile_at(step, tiles, SHAPE[1]) if TWICE else step
+                edges = fetch_tile(step, tile, source, (taken, held, edges), memory, bars, where, D, SHAPE, PLACE)
+            taken += steps
+            held += 1
+    return taken, held, edges
+
+
+@gluon.jit
 def fetch(
     memory,
     bars,
@@ -511,46 +735,12 @@ def fetch(
     SHAPE: gl.constexpr,
     PLACE: gl.constexpr,
 ):
-    """Fill shared memory with the tiles that the warpgroups attend to, as they leave it."""
-    KEYS: gl.constexpr = SHAPE[0]
-    STAGES: gl.constexpr = SHAPE[2]
-    queries_s, keys_s, values_s, _rest_s, _finished_s = memory
-    keys_full, values_full, slot_done, edge = bars[2], bars[3], bars[4], bars[5].index(0)
-    taken = 0
-    held = 0
-    edges = 0
-    for round in range(rounds(call)):
-        sequence, start, _queries, count, head, first, tiles = work(round, call, 128, KEYS)
-        base = base_row(place, sequence, page_tokens, PLACE)
-        if tiles > 0:
-            fetch_queries(q_d, queries_s, bars, held, start + first, head, D)
-            kv_head = head // (call[5] // kv_heads)
-            for tile in range(tiles):
-                stage, key = (taken + tile) % STAGES, tile * KEYS
-                keys, values = keys_s.index(stage), values_s.index(stage)
-                # the queries before had a slot more than tiles, for their last values
-                slot = taken + held + tile + (tile >= 2).to(gl.int32) + 1
-                if PLACE == 2:
-                    rows = rows_of(place, sequence, key, count, slots, page_tokens, KEYS, D)
-                    await_slot(slot, slot_done)
-                    collect(k_d, keys, keys_full.index(stage), rows, key, count, kv_head, kv_heads, KEYS, D)
-                    await_slot(slot + 1, slot_done)
-                    collect(v_d, values, values_full.index(stage), rows, key, count, kv_head, kv_heads, KEYS, D)
-                else:
-                    at = base + key
-                    if PLACE == 1:
-                        at = first_row(place, sequence, key, slots, page_tokens, PLACE)
-                    await_slot(slot, slot_done)
-                    copy_tile(k_d, keys, keys_full.index(stage), at, kv_head, KEYS, D)
-                    await_slot(slot + 1, slot_done)
-                    if key + KEYS <= count:
-                        copy_tile(v_d, values, values_full.index(stage), at, kv_head, KEYS, D)
-                    else:
-                        ready = values_full.index(stage)
-                        copy_last(v_d, values, ready, edge, edges, at, kv_head, key, count, KEYS, D)
-                        edges += 1
-            taken += tiles
-            held += 1
+    """Fetch for all rounds, and for all of them again if a row needs care."""
+    source = (q_d, k_d, v_d, place, kv_heads, slots, page_tokens)
+    ring = fetch_all((0, 0, 0), memory, bars, call, source, False, D, SHAPE, PLACE)
+    mbarrier.wait(bars[6].index(0), 0)
+    if care_needed(memory[4], gl.num_warps()):
+        fetch_all(ring, memory, bars, call, source, True, D, SHAPE, PLACE)
 
 
 @gluon.jit
@@ -594,10 +784,10 @@ def full(
         gl.allocate_shared_memory(gl.bfloat16, [2, 64, D], q_d.layout),
         gl.allocate_shared_memory(gl.bfloat16, [STAGES, KEYS, D], TILE),
         gl.allocate_shared_memory(gl.bfloat16, [STAGES, KEYS, D], TILE),
-        gl.allocate_shared_memory(gl.float32, [2, 64, D // 4], gl.SwizzledSharedLayout(8, 1, 4, [1, 0])),
-        gl.allocate_shared_memory(gl.bfloat16, [2, 64, D], q_d.layout),
+        gl.allocate_shared_memory(gl.float32, [4, 64, D // 2], gl.SwizzledSharedLayout(8, 1, 4, [1, 0])),
+        gl.allocate_shared_memory(gl.int32, [2, 64], gl.SwizzledSharedLayout(1, 1, 1, [0])),
     )
-    # of queries: there, left; of keys and of values: there; slots left; the last values there
+    # of queries: there, left; of keys and of values: there; slots left; the last values there; whether care is needed
     bars = (
         barriers(2, 1),
         barriers(2, 1),
@@ -605,6 +795,7 @@ def full(
         barriers(STAGES, 1),
         barriers(4, 2),
         barriers(1, 1),
+        barriers(1, 2),
     )
     fence_async_shared()
     gdc_wait()
@@ -623,6 +814,8 @@ def full(
 
 def launch_full(q, k, v, place, query_start, query_count, key_count, y, lse, slots, page_tokens, where):
     (tokens, query_heads, head_dim), kv_heads, batch = q.shape, k.shape[-2], query_start.shape[0]
+    # what no sequence has more keys than: where that is two splits, none is added to an earlier one but the last
+    most = slots * page_tokens if where != PACKED else k.shape[0]
     row = q.view(tokens, query_heads * head_dim)
     rows = TensorDescriptor.from_tensor(row, [64, head_dim], shared(64, head_dim))
     row_tiles = triton.cdiv(tokens, ROWS) if batch == 1 else tokens // ROWS + batch
@@ -630,7 +823,7 @@ def launch_full(q, k, v, place, query_start, query_count, key_count, y, lse, slo
         *(rows, fetched(k, where), fetched(v, where), place, query_start, query_count, key_count, y, lse),
         *(batch, row_tiles, query_heads, kv_heads, slots, page_tokens, math.log2(math.e) / math.sqrt(head_dim)),
         D=head_dim,
-        SHAPE=(KEYS, SPLIT // KEYS, STAGES),
+        SHAPE=(KEYS, SPLIT // KEYS, STAGES, LIMIT, SLACK, most <= 2 * SPLIT),
         PLACE=where,
         TILE=shared(KEYS, head_dim),
         FETCHING_WARPS=4 if where == ANY_PAGES else 1,
@@ -832,13 +1025,20 @@ def apart(x, layout: gl.constexpr):
 
 
 @gluon.jit
-def highest(scores, CROSSED: gl.constexpr, columns: gl.constexpr):
-    """The maximum of each of a split's tiles, by column: all of them in one trip through shared memory."""
-    own = ()
-    for tile in gl.static_range(4):
-        x = gl.reshape(scores[tile], [2, 4, 16, scores[tile].shape[1]])
-        own = own + (gl.max(gl.max(x, 0), 1),)
-    return apart(gl.max(gl.convert_layout(beside(own), CROSSED), 0), columns)
+def own_highest(scores):
+    """By column, what each of four warps has for the highest score, for the 16 key places of its own: [4, columns]."""
+    x = gl.reshape(scores, [2, 4, 16, scores.shape[1]])
+    return gl.max(gl.max(x, 0), 1)
+
+
+@gluon.jit
+def highest(scores, keys, CROSSED: gl.constexpr, columns: gl.constexpr):
+    """By column, the highest score of a split's first FIRST = 8 keys and of all, in one trip through shared memory."""
+    first = own_highest(gl.where((keys < 8)[:, None], scores[0], float("-inf")))
+    both = gl.maximum(gl.maximum(scores[0], scores[1]), gl.maximum(scores[2], scores[3]))
+    every = own_highest(both)
+    first, every, _, _ = apart(gl.max(gl.convert_layout(beside((first, every, first, every)), CROSSED), 0), columns)
+    return first, every
 
 
 @gluon.jit
@@ -878,40 +1078,35 @@ def products(queries_s, source, memory, layout: gl.constexpr, SHAPE: gl.constexp
 
 @gluon.jit
 def weighed(scores, begin, own, weights_s, scale, layouts: gl.constexpr, SHAPE: gl.constexpr):
-    """Store the weights of a split's tiles; the factor of what came before each, and the split's maximum and total."""
+    """Store the weights of a split's tiles; the split's base and total."""
     KEYS: gl.constexpr = SHAPE[0]
     TILES: gl.constexpr = SHAPE[1]
     TOPS: gl.constexpr = layouts[0]
     SUMS: gl.constexpr = layouts[1]
     QUARTERS: gl.constexpr = layouts[2]
-    of_quarters: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, QUARTERS))
-    keys = begin + gl.arange(0, KEYS, gl.SliceLayout(1, scores[0].type.layout))
+    columns: gl.constexpr = own.type.layout
+    places = gl.arange(0, KEYS, gl.SliceLayout(1, scores[0].type.layout))
     seen = ()
     for tile in gl.static_range(TILES):
         # what lies in the place of a tile that was not loaded is not seen either
-        seen = seen + (gl.where((keys + tile * KEYS)[:, None] <= own[None, :], scores[tile], float("-inf")),)
-    columns: gl.constexpr = own.type.layout
-    tile_tops = highest(seen, TOPS, columns)
-    top = gl.full_like(tile_tops[0], float("-inf"))
-    kept, weights = (), ()
+        seen = seen + (gl.where((begin + places + tile * KEYS)[:, None] <= own[None, :], scores[tile], float("-inf")),)
+    first, every = highest(seen, places, TOPS, columns)
+    base = based(gl.where(first == float("-inf"), 0.0, first), every, scale, SHAPE[7])
+    weights = ()
     for tile in gl.static_range(TILES):
-        raised = gl.maximum(top, tile_tops[tile])
-        finite = gl.where(raised == float("-inf"), 0.0, raised)
-        weights = weights + (gl.exp2(gl.fma(seen[tile], scale, -(finite * scale)[None, :])),)
-        kept = kept + (gl.exp2((top - finite) * scale),)
+        weights = weights + (gl.exp2(gl.fma(seen[tile], scale, -base[None, :])),)
         weights_s[tile].permute([1, 0]).store(weights[tile].to(gl.bfloat16))
-        top = raised
     fence_async_shared()
     sums = quarter_sums(weights, SUMS, QUARTERS)
-    totals = gl.zeros_like(sums[0])
-    for tile in gl.static_range(TILES):
-        factor = gl.convert_layout(kept[tile], of_quarters)[None, None, :].broadcast_to(totals.shape)
-        totals = gl.fma(totals, factor, sums[tile])
-    return kept, top, gl.convert_layout(gl.sum(gl.sum(totals, 1), 0), columns)
+    totals = sums[0]
+    for tile in gl.static_range(1, TILES):
+        totals = totals + sums[tile]
+    total = gl.convert_layout(gl.sum(gl.sum(totals, 1), 0), columns)
+    return part_of(base, total), total
 
 
 @gluon.jit
-def values_added(kept, weights_s, source, memory, layout: gl.constexpr, SHAPE: gl.constexpr):
+def values_added(weights_s, source, memory, layout: gl.constexpr, SHAPE: gl.constexpr):
     """A split's weighted values, [head_dim, columns], or those of a part of head_dim."""
     begin, count, tiles = source[6], source[7], source[8]
     KEYS: gl.constexpr = SHAPE[0]
@@ -926,7 +1121,6 @@ def values_added(kept, weights_s, source, memory, layout: gl.constexpr, SHAPE: g
             if SHAPE[6] != 2:
                 if begin + (tile + 1) * KEYS > count:
                     end_with_zeros(values, begin + tile * KEYS, count, KEYS, KEYS, W)
-            out = out * kept[tile][None, :]
             w = weights_s[tile].permute([1, 0])
             out = warpgroup_mma(values.permute([1, 0]), w, out, use_acc=tile > 0, is_async=True)
             out = warpgroup_mma_wait(0, [out])
@@ -950,7 +1144,7 @@ def queries_of(q, at, inside, q_layout: gl.constexpr, D: gl.constexpr):
 
 
 @gluon.jit
-def write_part(out, top, total, at, inside, part, scale, to, ALONE: gl.constexpr, PARTS: gl.constexpr):
+def write_part(out, base, total, at, inside, part, to, ALONE: gl.constexpr, PARTS: gl.constexpr):
     """Store a split's output, or this program's part of it, or the finished one where there is one split."""
     W: gl.constexpr = out.shape[0]
     d = part * W + gl.arange(0, W, gl.SliceLayout(1, out.type.layout))
@@ -958,10 +1152,10 @@ def write_part(out, top, total, at, inside, part, scale, to, ALONE: gl.constexpr
     if ALONE:
         out = gl.fma(out, normalised(total)[None, :], 0.0)
         gl.store(to[0] + where, out.to(gl.bfloat16), inside[None, :])
-        gl.store(to[1] + at, log_sum(top, total, scale), inside & (part == 0))
+        gl.store(to[1] + at, log_sum(base, total), inside & (part == 0))
     else:
         gl.store(to[0] + where, out, inside[None, :])
-        gl.store(to[1] + at, top, inside & (part == 0))
+        gl.store(to[1] + at, base, inside & (part == 0))
         gl.store(to[2] + at, total, inside & (part == 0))
 
 
@@ -973,7 +1167,7 @@ def decode(
     table,
     lengths,
     parts,
-    tops,
+    bases,
     totals,
     y,
     lse,
@@ -1008,7 +1202,7 @@ def decode(
     memory = memory_of(TILE, V_TILE, SHAPE)
     split, sequence, group = gl.program_id(1), gl.program_id(2), query_heads // kv_heads
     part, item = gl.program_id(0) % PARTS, gl.program_id(0) // PARTS
-    head, base, begin = item % kv_heads, item // kv_heads * COLUMNS, split * (TILES * KEYS)
+    head, left, begin = item % kv_heads, item // kv_heads * COLUMNS, split * (TILES * KEYS)
     gdc_wait()
     count = gl.load(lengths + sequence)
     if PLACE == 2 and not ALONE:
@@ -1018,7 +1212,7 @@ def decode(
     tiles = gl.minimum(TILES, gl.cdiv(count - begin, KEYS))
     source = (k_d, v_d, rows, head, part, kv_heads, begin, count, tiles)
     begin_first(source, memory, SHAPE)
-    _, at, inside = columns_of(sequence, base, head, group, steps, query_heads, COLUMNS, gl.SliceLayout(1, q_layout))
+    _, at, inside = columns_of(sequence, left, head, group, steps, query_heads, COLUMNS, gl.SliceLayout(1, q_layout))
     loaded = queries_of(q, at, inside, q_layout, D)
     if PLACE != 2 and not ALONE:
         # here and not before: so the length and the page are looked up beside each other
@@ -1028,13 +1222,13 @@ def decode(
     weights_s = buffers(TILES, COLUMNS, KEYS, W_TILE)
     fence_async_shared()
 
-    column, at, inside = columns_of(sequence, base, head, group, steps, query_heads, COLUMNS, columns)
+    column, at, inside = columns_of(sequence, left, head, group, steps, query_heads, COLUMNS, columns)
     own = count - steps + column // group
     scores = products(queries_s, source, memory, layout, SHAPE)
-    kept, top, total = weighed(scores, begin, own, weights_s, scale, layouts, SHAPE)
-    out = values_added(kept, weights_s, source, memory, layout, SHAPE)
+    base, total = weighed(scores, begin, own, weights_s, scale, layouts, SHAPE)
+    out = values_added(weights_s, source, memory, layout, SHAPE)
     at += split.to(gl.int64) * gl.num_programs(2) * steps * query_heads
-    write_part(out, top, total, at, inside, part, scale, (y, lse) if ALONE else (parts, tops, totals), ALONE, PARTS)
+    write_part(out, base, total, at, inside, part, (y, lse) if ALONE else (parts, bases, totals), ALONE, PARTS)
 
 
 @triton.jit
@@ -1046,37 +1240,37 @@ def folded(
     found,
     at,
     rows,
-    scale,
     SPLIT: tl.constexpr,
+    SLACK: tl.constexpr,
     UNROLL: tl.constexpr,
 ):
     """The same with UNROLL more splits, from `begin` on, all of which are on their way together; and the length.
 
     What a sequence is too short for is read and not used: so no load waits for the length.
     """
-    out, top, total, _ = before
-    parts, tops, totals = found
+    out, base, total, _ = before
+    parts, bases, totals = found
     d = tl.arange(0, out.shape[0])
-    part, part_top, part_total = (), (), ()
+    part, part_base, part_total = (), (), ()
     for i in tl.static_range(UNROLL):
         this = tl.minimum(begin + i, splits - 1) * rows + at
         part = part + (tl.load(parts + this * out.shape[0] + d),)
-        part_top = part_top + (tl.load(tops + this),)
+        part_base = part_base + (tl.load(bases + this),)
         part_total = part_total + (tl.load(totals + this),)
     tl.debug_barrier()  # or the assembler would begin most loads only when what comes before them is done
     count = tl.load(length_at)
     for i in tl.static_range(UNROLL):
         here = (begin + i) * SPLIT < count
-        this_top, this_total = tl.where(here, part_top[i], float("-inf")), tl.where(here, part_total[i], 0.0)
-        kept, joined, top, total = merged(top, total, this_top, this_total, scale)
+        this_base, this_total = tl.where(here, part_base[i], float("-inf")), tl.where(here, part_total[i], 0.0)
+        kept, joined, base, total = merged(base, total, this_base, this_total, SLACK)
         out = tl.fma(tl.where(here, part[i], 0.0), joined, out * kept)
-    return out, top, total, count
+    return out, base, total, count
 
 
 @triton.jit(do_not_specialize=["steps", "query_heads", "splits"])
 def decode_merge(
     parts,
-    tops,
+    bases,
     totals,
     lengths,
     y,
@@ -1084,23 +1278,23 @@ def decode_merge(
     splits,
     steps,
     query_heads,
-    scale,
     D: tl.constexpr,
     SPLIT: tl.constexpr,
+    SLACK: tl.constexpr,
     UNROLL: tl.constexpr,
 ):
     """One row of the output from its splits, first to last."""
     at, d = tl.program_id(0).to(tl.int64) * query_heads + tl.program_id(1), tl.arange(0, D)
     rows, length_at = tl.num_programs(0).to(tl.int64) * query_heads, lengths + tl.program_id(0) // steps
-    found, done = (parts, tops, totals), (tl.zeros([D], tl.float32), float("-inf"), 0.0, 0)
+    found, done = (parts, bases, totals), (tl.zeros([D], tl.float32), float("-inf"), 0.0, 0)
     gdc_launch_dependents()
     gdc_wait()
-    done = folded(done, 0, splits, length_at, found, at, rows, scale, SPLIT, UNROLL)
+    done = folded(done, 0, splits, length_at, found, at, rows, SPLIT, SLACK, UNROLL)
     for begin in range(UNROLL, splits, UNROLL):
-        done = folded(done, begin, splits, length_at, found, at, rows, scale, SPLIT, UNROLL)
-    out, top, total, _ = done
+        done = folded(done, begin, splits, length_at, found, at, rows, SPLIT, SLACK, UNROLL)
+    out, base, total, _ = done
     tl.store(y + at * D + d, tl.fma(out, normalised(total), 0.0).to(y.dtype.element_ty))
-    tl.store(lse + at, log_sum(top, total, scale))
+    tl.store(lse + at, log_sum(base, total))
 
 
 def unit(rank: int, axis: int, size: int) -> list[int]:
@@ -1169,12 +1363,12 @@ def attention_decode_bf16(
     scale = math.log2(math.e) / math.sqrt(head_dim)
     kept = splits if splits > 1 else 0
     parts = torch.empty((kept, batch, steps, query_heads, head_dim), dtype=torch.float32, device=q.device)
-    tops = torch.empty((kept, batch, steps, query_heads), dtype=torch.float32, device=q.device)
+    bases = torch.empty((kept, batch, steps, query_heads), dtype=torch.float32, device=q.device)
     totals = torch.empty((kept, batch, steps, query_heads), dtype=torch.float32, device=q.device)
     decode[(blocks * halves, splits, batch)](
-        *(q, fetched(k, where), fetched(v, where, halves), table, lengths, parts, tops, totals, out, lse),
+        *(q, fetched(k, where), fetched(v, where, halves), table, lengths, parts, bases, totals, out, lse),
         *(steps, query_heads, kv_heads, slots, page_tokens, scale),
-        SHAPE=(KEYS, SPLIT // KEYS, head_dim, columns, ring, halves, where),
+        SHAPE=(KEYS, SPLIT // KEYS, head_dim, columns, ring, halves, where, SLACK),
         ALONE=splits == 1,
         TILE=shared(KEYS, head_dim),
         V_TILE=shared(KEYS, head_dim // halves),
@@ -1186,9 +1380,10 @@ def attention_decode_bf16(
     )
     if splits > 1:
         decode_merge[(batch * steps, query_heads)](
-            *(parts, tops, totals, lengths, out, lse, splits, steps, query_heads, scale),
+            *(parts, bases, totals, lengths, out, lse, splits, steps, query_heads),
             D=head_dim,
             SPLIT=SPLIT,
+            SLACK=SLACK,
             UNROLL=min(MERGE_UNROLL, triton.next_power_of_2(splits)),
             num_warps=1,
             launch_pdl=True,
