@@ -35,7 +35,7 @@ def recheck(store: Store, name: str) -> tuple[Problem, ...]:
     for recorded in store.read(name):
         event, found = recorded.event, list(_problems(state, recorded.event, store.blob))
         if isinstance(event, Timed):
-            told = told or bool(event.sessions) or _judged_by(state) in todays
+            told = told or event.sessions is not None or _judged_by(state) in todays
             found += _untold(event) if told and event.sessions is None else []
         if found:
             note = (
@@ -107,9 +107,12 @@ def _stages(contract: Contract, event: AuditCompleted | TimingCompleted, blocks:
     assert event.measurement is not None
     assert event.sessions is not None
     confirmed = event.measurement.confirmation is not None
-    names = ("screen", "confirmation")[-len(blocks) :] if confirmed else ("screen",)
+    names = ("screen", "confirmation") if confirmed else ("screen",)
+    if len(blocks) != len(names):
+        yield f"{event.implementation}: it has blocks of {len(blocks)} timing sessions, not of {' and '.join(names)}"
+        return
     yield from _sessions(event.implementation, names, event.sessions, auditor.sessions_of(contract, blocks))
-    if names[0] == "screen" and auditor.confirmation_due(contract, blocks[0]) is not confirmed:
+    if auditor.confirmation_due(contract, blocks[0]) is not confirmed:
         said = "leave a gain open, and no confirmation followed" if not confirmed else "rule out what was confirmed"
         yield f"{event.implementation}: the blocks of its screen {said}"
 

@@ -71,6 +71,15 @@ class Held:
         """An event as it was before figures of timing sessions were recorded."""
         return Held(self._changed(position, lambda event: event.model_copy(update={"sessions": None})), self.blobs)
 
+    def without_screen(self, position: int) -> "Held":
+        """A confirmed candidate's event that cites its confirmation alone."""
+
+        def change(event: Any) -> Any:
+            measurement = event.measurement.model_copy(update={"blocks": event.measurement.blocks[1:]})
+            return event.model_copy(update={"measurement": measurement, "sessions": event.sessions[1:]})
+
+        return Held(self._changed(position, change), self.blobs)
+
     def _changed(self, position: int, change: Callable[[Any], Any]) -> list[Recorded]:
         return [item._replace(event=change(item.event)) if item.position == position else item for item in self.events]
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from kernelbraid.agents import evidence_check
 from kernelbraid.agents.evidence_check import recheck
-from kernelbraid.events.audit import AuditCompleted, ImplementationPromoted
+from kernelbraid.events.audit import AuditCompleted, ImplementationPromoted, TimingCompleted
 from kernelbraid.events.blobs import digest_of
 from kernelbraid.events.campaign import CampaignOpened, RootQualified
 from kernelbraid.events.chain import Problem, hash_of
@@ -216,11 +216,30 @@ def test_a_log_does_not_become_older_from_one_event_to_the_next(noisy: Held) -> 
     # given an edited screen, and no figures of its session that would say so
     position, implementation, digest = noisy.timed()[-2]
     older = noisy.with_blocks(position, digest, edited(CANDIDATE, 1)).without_sessions(position)
-    # then it is named for what it lacks
+    # then it is named for what it lacks, and so is the root, whose audit came before and timed nothing
     assert any(
         problem.position == position and problem.what.startswith(f"{implementation}: the figures of its timing")
         for problem in older.problems()
     )
+    position, root, _ = noisy.timed()[0]
+    assert any(
+        problem.position == position and problem.what.startswith(f"{root}: the figures of its timing")
+        for problem in noisy.without_sessions(position).problems()
+    )
+
+
+def test_a_confirmed_measurement_without_its_screen_is_named(noisy: Held) -> None:
+    # given the events of every confirmed candidate
+    for recorded in noisy.events:
+        event = recorded.event
+        if isinstance(event, AuditCompleted) and event.measurement and event.measurement.confirmation:
+            # when the screen and its figures are left out
+            screenless = noisy.without_screen(recorded.position)
+            # then
+            assert any(
+                problem.position == recorded.position and "blocks of 1 timing sessions, not of screen" in problem.what
+                for problem in screenless.problems()
+            )
 
 
 def test_a_log_without_figures_of_sessions_is_sound_unless_this_very_version_wrote_it(
@@ -228,8 +247,9 @@ def test_a_log_without_figures_of_sessions_is_sound_unless_this_very_version_wro
 ) -> None:
     # given a log of before they were recorded
     old = noisy
-    for position, _, _ in noisy.timed():
-        old = old.without_sessions(position)
+    for recorded in noisy.events:
+        if isinstance(recorded.event, AuditCompleted | TimingCompleted | RootQualified):
+            old = old.without_sessions(recorded.position)
     positions = {position for position, _, _ in noisy.timed()}
     assert old.problems() == ()
     # when it says that it was written by the version that reads it
