@@ -18,7 +18,7 @@ from kernelbraid.kernels.audit import lock, physics, plan, stages, twins
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.checks import Case
 from kernelbraid.kernels.audit.clock import Pace, drowned
-from kernelbraid.kernels.audit.cores import on_cores
+from kernelbraid.kernels.audit.cores import on_cores, threads_of_core
 from kernelbraid.kernels.audit.environment import Environment
 from kernelbraid.kernels.audit.failure import AuditFailure, CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.limits import Limits
@@ -252,5 +252,5 @@ class Auditor(ABC):
 
 
 def _divide(cpus: Sequence[int]) -> tuple[int, frozenset[int]]:
-    """The core for timing, and those for everything else (the same one where there is no other)."""
-    return cpus[-1], frozenset(cpus[:-1] or cpus)
+    """The CPU for timing, and those for everything else: not what shares its core, unless there is nothing else."""
+    return cpus[-1], (frozenset(cpus) - threads_of_core(cpus[-1])) or frozenset(cpus)

@@ -1,8 +1,21 @@
-"""Keeping the auditor's thread on some cores for a while."""
+"""Keeping the auditor's thread on some cores for a while, and which cores are one."""
 
 import os
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
+from pathlib import Path
+
+TOPOLOGY = Path("/sys/devices/system/cpu")
+
+
+def threads_of_core(cpu: int, topology: Path = TOPOLOGY) -> frozenset[int]:
+    """The CPUs that share a core with this one, itself among them; it alone where the system does not say."""
+    try:
+        listed = (topology / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip()
+    except OSError:
+        return frozenset([cpu])
+    ends = [[int(end) for end in part.split("-")] for part in listed.split(",")]
+    return frozenset(each for part in ends for each in range(part[0], part[-1] + 1)) | {cpu}
 
 
 @contextmanager
