@@ -36,9 +36,9 @@ def best(
     session = session_of(context, store)
     with reading(session) as log:
         campaign_row(log, campaign)
-        _warn(log, campaign, session.wiring)
         report = best_report(log, campaign) if out is None else write_best(log, campaign, out)
         files = sources_of_best(log, report) if source else {}
+        _warn(log, campaign, session.wiring)  # last: on a device it starts a harness, which takes seconds
     if json:
         emit(report)
     elif source:
