@@ -16,7 +16,7 @@ from typing import Self
 
 from kernelbraid.kernels.audit import lock, physics, plan, stages, twins
 from kernelbraid.kernels.audit.artifact import Artifact
-from kernelbraid.kernels.audit.checks import Case
+from kernelbraid.kernels.audit.checks import SIZES, Case, cases_of, sized_cases
 from kernelbraid.kernels.audit.clock import Pace, drowned
 from kernelbraid.kernels.audit.cores import on_cores, threads_of_core
 from kernelbraid.kernels.audit.environment import Environment
@@ -37,6 +37,7 @@ from kernelbraid.kernels.audit.outcome import (
 )
 from kernelbraid.kernels.audit.progress import Progress
 from kernelbraid.kernels.audit.scratch import scratch_folder
+from kernelbraid.kernels.audit.sizes import Sizes
 from kernelbraid.kernels.operators.cases import load_reference
 from kernelbraid.kernels.operators.operator import Operator
 from kernelbraid.kernels.toolchains.cc import find_compiler
@@ -58,6 +59,7 @@ class Auditor(ABC):
     def __init__(self, operator: Operator, timing_lock: Path, limits: Limits | None) -> None:
         self.operator = operator
         self._reference = load_reference(operator)
+        self._sizes = Sizes(operator)
         self._limits = limits or Limits()
         self._timing_lock = timing_lock
         self._compiler = find_compiler()
@@ -172,6 +174,12 @@ class Auditor(ABC):
         except CandidateFailed as error:
             evidence = f"{name} ({candidate.name}) no longer builds: {error.evidence}"
             raise InfrastructureFailed(Infrastructure.ENVIRONMENT_CHANGED, evidence, error.log) from error
+
+    def _due(self, candidate: Candidate, progress: Progress) -> tuple[Case, ...]:
+        """Every case of an audit: declared ones, hidden ones, and those at sizes that the sources name."""
+        drawn = self._sizes.drawn(candidate.sources, secrets.randbits(63))
+        progress.tally.notes[SIZES] = str(drawn)
+        return (*cases_of(self.operator), *sized_cases(self.operator, drawn))
 
     @abstractmethod
     def _check(self, candidate: Candidate, progress: Progress) -> None:

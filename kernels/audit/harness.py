@@ -18,7 +18,7 @@ from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.auditor import Auditor
 from kernelbraid.kernels.audit.beside import Beside
 from kernelbraid.kernels.audit.build import Builder
-from kernelbraid.kernels.audit.checks import Case, Checker, cases_of, timed_cases
+from kernelbraid.kernels.audit.checks import Case, Checker, timed_cases
 from kernelbraid.kernels.audit.clock import Session
 from kernelbraid.kernels.audit.cores import on_cores
 from kernelbraid.kernels.audit.failure import AuditFailure, InfrastructureFailed
@@ -107,7 +107,7 @@ class Harness(Auditor):
         checks = Beside()
         try:
             with checks:
-                checks.start(lambda: self._run_checks(tuple(cases_of(self.operator)), progress))
+                checks.start(lambda: self._run_checks(self._due(candidate, progress), progress))
                 if self._timing_cpu in self._other_cpus:
                     checks.wait()
                 else:
@@ -180,7 +180,7 @@ class Harness(Auditor):
         progress.built(self._artifact(candidate))
         started = time.perf_counter()
         try:
-            self._run_checks(tuple(cases_of(self.operator)), progress)
+            self._run_checks(self._due(candidate, progress), progress)
         finally:
             progress.check_s += time.perf_counter() - started
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Protocol, cast
@@ -61,8 +61,17 @@ class Reference(Protocol):
         A reference.py may leave it out: then they are drawn from `agreements`.
         """
 
+    def extremes(self, full: Call, decode: Entry, rng: np.random.Generator) -> Iterator[Agreement]:
+        """What must agree in a call of extreme size: the decode entry's own extremes, at little cost.
+
+        A reference.py may leave it out: then it is the whole call through the decode entry, where `agreements` make
+        one, and `samples`.
+        """
+
 
 MOST_SAMPLES = 4
+FIRST_AGREEMENTS = 160
+"""The call of all rows at once is among them."""
 REFERENCE_FUNCTIONS = ("make_inputs", "reference", "agreements")
 
 
@@ -134,6 +143,18 @@ class _Told:
         with self._told("samples"):
             drawn = list(own(full, decode, rng))
         yield from drawn
+
+    def extremes(self, full: Call, decode: Entry, rng: np.random.Generator) -> Iterator[Agreement]:
+        own = getattr(self.functions, "extremes", None)
+        if own is not None:
+            with self._told("extremes"):
+                drawn = list(own(full, decode, rng))
+            yield from drawn
+            return
+        if set(full.entry.dims) == set(decode.dims):
+            first = islice(self.agreements(full, decode), FIRST_AGREEMENTS)
+            yield from (each for each in first if each.call.entry == decode and each.call.dims == full.dims)
+        yield from self.samples(full, decode, rng)
 
     @contextmanager
     def _told(self, role: str) -> Iterator[None]:

@@ -3,8 +3,8 @@
 entry      `symbols = { full = "...", decode = "..." }` instead of `symbol` and `path`: two entries, alike otherwise
 workload   a table `shapes` of name to dims, instead of `name` and `dims`: one workload a shape
 check      a list of dims: one check for each, in every one of its styles
-hidden     likewise
-pairs      a check or hidden range need not name `full` and `decode` where there is one entry of each path
+hidden     likewise, and so is beyond
+pairs      a check, hidden range or beyond need not name `full` and `decode` where there is one entry of each path
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +23,7 @@ def written_out(tables: Table) -> dict[str, Any]:
         "workload": [each for item in tables["workload"] for each in _workloads(item)],
         "check": list(_each_dims(tables["check"], pair)),
         "hidden": list(_each_dims(tables.get("hidden", []), pair)),
+        "beyond": list(_each_dims(tables.get("beyond", []), pair)),
     }
 
 

@@ -37,7 +37,10 @@ in the sum loses its last bits, and what that is follows from the order."""
 OWN_STYLES = (UNIT_ROWS, ABSORBED)
 
 CPU = "cpu"
-OF_TARGET = ("entry", "workload", "check", "hidden", "region", "baseline", "tolerance", "libraries", "architectures")
+OF_TARGET = (
+    *("entry", "workload", "check", "hidden", "beyond", "region"),
+    *("baseline", "tolerance", "libraries", "architectures"),
+)
 """What a target may declare of its own; the rest is the operator's, whatever it runs on."""
 
 HERE = Path(__file__).parent
@@ -113,6 +116,22 @@ class Hidden:
 
 
 @dataclass(frozen=True, slots=True)
+class Beyond:
+    """How far sizes may go: shapes past the declared checks are drawn from here, at the sizes that sources name.
+
+    All that these ranges allow together is a legal call, and the float64 reference of it is affordable.
+    """
+
+    full: str
+    decode: str
+    dims: Mapping[str, int | tuple[int, int]]
+    same: Mapping[str, str]
+    """Dims that are as large as another one, whatever that is."""
+    most: float
+    """Largest product of all dims, those of `same` left out, where the work grows with it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Region:
     """A named stretch of source and the paths whose results or speed depend on it."""
 
@@ -152,6 +171,7 @@ class Operator:
     workloads: tuple[Workload, ...]
     checks: tuple[Check, ...]
     hidden: tuple[Hidden, ...]
+    beyond: tuple[Beyond, ...]
     regions: tuple[Region, ...]
     baselines: tuple[Baseline, ...]
     tolerances: Mapping[str, Tolerance]
@@ -285,6 +305,7 @@ def _operator(folder: Path, target: str, declared: dict[str, Any], text: str) ->
             )
             for item in raw.get("hidden", [])
         ),
+        beyond=tuple(_beyond(item) for item in raw.get("beyond", [])),
         regions=tuple(
             Region(item["name"], tuple(item["paths"]), tuple(item.get("contract", []))) for item in raw["region"]
         ),
@@ -326,30 +347,38 @@ def _workload(raw: dict[str, Any]) -> Workload:
     )
 
 
+def _beyond(raw: dict[str, Any]) -> Beyond:
+    sizes = {name: tuple(value) if isinstance(value, list) else value for name, value in raw["dims"].items()}
+    same = {name: value for name, value in sizes.items() if isinstance(value, str)}
+    own = {name: value for name, value in sizes.items() if name not in same}
+    return Beyond(raw["full"], raw["decode"], _frozen(own), _frozen(same), float(raw.get("most", math.inf)))
+
+
 def _frozen(dims: Mapping[str, Any]) -> Mapping[str, Any]:
     return MappingProxyType(dict(dims))
 
 
 def _problems(operator: Operator, symbols: set[str]) -> Iterator[str]:
     named: list[tuple[str, Dims]] = [(workload.entry, workload.dims) for workload in operator.workloads]
-    for pair in _pairs(operator):
+    pairs: tuple[Check | Hidden, ...] = (*operator.checks, *operator.hidden)
+    for pair in pairs:
         named += [(pair.full, pair.dims), (pair.decode, pair.dims)]
+    for beyond in operator.beyond:
+        same = {name: beyond.dims.get(of, 0) for name, of in beyond.same.items()}
+        named += [(beyond.full, {**beyond.dims, **same}), (beyond.decode, beyond.dims)]
     if unknown := {symbol for symbol, _ in named} - symbols:
         yield f"undeclared entries: {', '.join(sorted(unknown))}"
     yield from _entry_problems(operator)
     least = 1 if operator.target == CPU else 0
     yield from (text for symbol, dims in named for text in _dim_problems(operator.entry(symbol), dims, least))
     yield from _check_problems(operator)
+    yield from _beyond_problems(operator)
     yield from _region_problems(operator)
     yield from _repeated("workload", [workload.name for workload in operator.workloads])
     if any(workload.weight <= 0 or workload.limit_ratio < 1 for workload in operator.workloads):
         yield "a workload needs a positive weight and a limit_ratio of at least 1"
     if any(not 0 <= workload.operations < math.inf for workload in operator.workloads):
         yield "a workload has as many operations as must be done: none, or a positive number"
-
-
-def _pairs(operator: Operator) -> tuple[Check | Hidden, ...]:
-    return (*operator.checks, *operator.hidden)
 
 
 def _repeated(what: str, names: list[str]) -> Iterator[str]:
@@ -384,13 +413,23 @@ def _dim_problems(entry: Entry, dims: Dims, least: int) -> Iterator[str]:
 
 
 def _check_problems(operator: Operator) -> Iterator[str]:
-    for pair in _pairs(operator):
+    pairs: tuple[Check | Hidden | Beyond, ...] = (*operator.checks, *operator.hidden, *operator.beyond)
+    for pair in pairs:
         full, decode = operator.entry(pair.full), operator.entry(pair.decode)
         if (full.path, decode.path) != ("full", "decode"):
             yield f"{pair.full} against {pair.decode}: the first must be a full entry, the second a decode entry"
     styles = {style for check in operator.checks for style in check.styles}
     if unknown := styles - {*STYLES, *OWN_STYLES}:
         yield f"unknown styles: {', '.join(sorted(unknown))}; known are {', '.join((*STYLES, *OWN_STYLES))}"
+
+
+def _beyond_problems(operator: Operator) -> Iterator[str]:
+    for beyond in operator.beyond:
+        if unmet := set(beyond.same.values()) - set(beyond.dims):
+            yield f"sizes of {beyond.full}: as large as {', '.join(sorted(unmet))}, which has no range there"
+        lowest = math.prod(low if isinstance(low, int) else low[0] for low in beyond.dims.values())
+        if not lowest <= beyond.most:
+            yield f"sizes of {beyond.full}: their least product is {lowest}, more than the most of {beyond.most:g}"
 
 
 def _region_problems(operator: Operator) -> Iterator[str]:

@@ -45,7 +45,7 @@ def check_lines(checks: Sequence[Checked], told: str = "") -> Iterator[str]:
     width = max((len(check.name) for check in checks), default=0)
     for check in checks:
         yield f"  {'ok  ' if check.passed else 'FAIL'}  {check.name:<{width}}  {check.cases:>6} cases"
-        if not check.passed and check.evidence != told:
+        if check.evidence and check.evidence != told:
             yield from (f"      {line}" for line in evidence_lines(check.evidence))
 
 

@@ -13,7 +13,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelbraid.kernels.audit.checks import LATE_WAIT_S, Case, Checker, drawn_agreements, is_empty
+from kernelbraid.kernels.audit.checks import LATE_WAIT_S, SIZES, Case, Checker, case_agreements, is_empty
 from kernelbraid.kernels.audit.comparison import Bits, first_difference
 from kernelbraid.kernels.audit.failure import CandidateFailed
 from kernelbraid.kernels.audit.layout import DTYPES, Layout, Place, plan_layout
@@ -75,11 +75,12 @@ class BatchedChecker(Checker):
         for due, outputs in zip(batch, found, strict=True):
             assert due.exact is not None, "these are full-path calls"
             self._close_enough(due.call, outputs, due.exact.result(), str(due.case))
+            self.tally.passed[SIZES] += due.case.sized
 
     def _agreements(self, batch: Sequence[Due], found: Sequence[Mapping[str, Bits]]) -> Iterator[Due]:
         """Everything that must agree with these; a call of which several outputs are compared is made once."""
         for due, outputs in zip(batch, found, strict=True):
-            agreements = drawn_agreements(self.reference.agreements(due.call, due.case.decode), due.case)
+            agreements = case_agreements(self.reference, due.call, due.case)
             for _, alike in groupby(agreements, key=lambda agreement: id(agreement.call)):
                 own = tuple(alike)
                 yield Due(due.case, own[0].call, agreements=own, full=outputs)

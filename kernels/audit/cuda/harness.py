@@ -21,7 +21,7 @@ from kernelbraid.kernels.audit import environment as machine
 from kernelbraid.kernels.audit import lock, stages, statistics
 from kernelbraid.kernels.audit.artifact import Artifact
 from kernelbraid.kernels.audit.auditor import RUNNER_FAULTS, Auditor
-from kernelbraid.kernels.audit.checks import Case, cases_of, timed_cases
+from kernelbraid.kernels.audit.checks import Case, timed_cases
 from kernelbraid.kernels.audit.clock import Pace
 from kernelbraid.kernels.audit.cores import on_cores
 from kernelbraid.kernels.audit.cuda.build import CompilerFacts, MakeBuilder, bare
@@ -270,7 +270,7 @@ class DeviceHarness(Auditor):
 
     def _build(self, candidate: Candidate, progress: Progress) -> None:
         """Compiled for what is due."""
-        progress.due = tuple(cases_of(self.operator))
+        progress.due = self._due(candidate, progress)
         progress.built(self._artifact(candidate, progress.due))
 
     def _check(self, candidate: Candidate, progress: Progress) -> None:

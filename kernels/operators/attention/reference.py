@@ -20,6 +20,8 @@ RESPONSE_TOKENS = 33
 CAUSAL_ROWS = 64
 GROUP_TOKENS = 64
 """Neighbouring rows share one ragged decode call, whose cache is as long as the longest of them."""
+MOST_UNUSED = 12000
+"""Of one row's cache, where it is far larger than its context."""
 
 Dims = Mapping[str, int]
 
@@ -162,15 +164,27 @@ def samples(full: Call, decode: Entry, rng: np.random.Generator) -> Iterator[Agr
         yield _decoded(full, decode, [rows[index]])
 
 
+def extremes(full: Call, decode: Entry, rng: np.random.Generator) -> Iterator[Agreement]:
+    """The last token of every sequence in one decode call, two rows from anywhere, and a capacity far beyond one's."""
+    if _is_varlen(full.entry):
+        yield from varlen.extremes(full, decode, rng)
+        return
+    batch, last = full.dims["batch"], full.dims["tokens"] - 1
+    yield _decoded(full, decode, [(place, last) for place in range(batch)])
+    yield from samples(full, decode, rng)
+    row = (int(rng.integers(batch)), last)
+    yield _decoded(full, decode, [row], int(rng.integers(MOST_UNUSED // 2, MOST_UNUSED)))
+
+
 def _rows(full: Call, tokens: range) -> list[tuple[int, int]]:
     return [(place, token) for token in tokens for place in range(full.dims["batch"])]
 
 
-def _decoded(full: Call, decode: Entry, rows: Sequence[tuple[int, int]]) -> Agreement:
-    """One ragged decode call for some (place in the batch, token) of `full`."""
+def _decoded(full: Call, decode: Entry, rows: Sequence[tuple[int, int]], unused: int = 3) -> Agreement:
+    """One ragged decode call for some (place in the batch, token) of `full`, with so many keys more than any needs."""
     places, tokens = (np.array(column) for column in zip(*rows, strict=True))
     lengths = (tokens + 1).astype(np.int32)
-    capacity = int(lengths.max()) + 3
+    capacity = int(lengths.max()) + unused
     inputs = {name: _cache(full.inputs[name], places, lengths, capacity) for name in "kv"}
     inputs |= {"q": full.inputs["q"][places, tokens], "lengths": lengths}
     heads = {name: full.dims[name] for name in ("query_heads", "kv_heads", "head_dim")}

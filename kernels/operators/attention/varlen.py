@@ -19,6 +19,8 @@ NAN = 0x7FC0
 CHUNK_ROWS = 128
 """Rows of scores that are held at once."""
 MOST_DECODED = 48
+MOST_KEYS = 16384
+"""Of one decode call for many sequences."""
 PAGES = (16, 64, 1, 48)
 """Tokens of a page in the decode calls that must agree, in turn; the last call has one page a sequence."""
 
@@ -187,6 +189,16 @@ def samples(full: Call, decode: Entry, rng: np.random.Generator) -> Iterator[Agr
     rows = [(place, row) for place, sequence in enumerate(every) for row in range(len(sequence.q))]
     for index in rng.permutation(len(rows))[:2].tolist():
         yield from _decoded(full, decode, every, [rows[index]], 1, int(rng.choice(PAGES)))
+
+
+def extremes(full: Call, decode: Entry, rng: np.random.Generator) -> Iterator[Agreement]:
+    """The last token of sequences with queries, many in one decode call, and two tokens from anywhere."""
+    every = list(sequences(full.inputs))
+    lasts = [(place, len(sequence.q) - 1) for place, sequence in enumerate(every) if len(sequence.q)]
+    keys = max(len(sequence.kv) for sequence in every)
+    some = [lasts[index] for index in sorted(rng.permutation(len(lasts))[: max(1, MOST_KEYS // keys)].tolist())]
+    yield from _decoded(full, decode, every, some, 1, int(rng.choice(PAGES)))
+    yield from samples(full, decode, rng)
 
 
 def _chosen(rows: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:

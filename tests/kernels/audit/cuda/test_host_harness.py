@@ -86,7 +86,7 @@ WRONG = {
         "threading.Thread(target=lambda: (time.sleep(0.4), scale(x, w, f, y))).start()",
         Correctness.OUTPUT_NOT_WRITTEN,
     ),
-    "goes on writing": (f"{RIGHT}; threading.Thread(target=lambda: [y.fill(n) for n in range(10**6)]).start()", LATE),
+    "goes on writing": (f"{RIGHT}; threading.Thread(target=lambda: [y.fill(n) for n in range(10**5)]).start()", LATE),
     "forges an answer": (
         f"{RIGHT}; [os.write(n, b'\\x11' + b'\\0' * 23) for n in range(3, 9) if pipe(n)]",
         Correctness.FORGED_REPLY,

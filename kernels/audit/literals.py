@@ -1,0 +1,336 @@
+"""The whole numbers that a candidate's sources name: where its behaviour may change with the size of a call.
+
+A source that dispatches on a size has to say which. What is worked out from constants alone is worked out here too:
+products, shifts, sums, defined names, whole numbers written as floats. Numbers that are compared together may be meant
+together (`tokens / 64 > 256`), so that their products and quotients count. What a source computes in another way (in
+loops, from a string's characters, by the state of memory) is not found. Pure.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import permutations
+
+from kernelbraid.kernels.operators.operator import Sources
+
+LEAST, MOST = 2, 1 << 62
+"""What is smaller or larger is no size."""
+MOST_TOGETHER = 6
+"""Numbers of one comparison; of more, their products are left out."""
+MOST_SHIFT = 62
+
+Number = int | float
+Operation = Callable[[int, int], Number]
+
+
+def literals(sources: Sources) -> frozenset[int]:
+    """All of them, from LEAST to MOST. A source that does not parse names none: it does not build either."""
+    found: set[int] = set()
+    for name, text in sources.items():
+        found |= set(_of_python(text) if name.endswith(".py") else _of_c(text))
+    return frozenset(value for value in found if LEAST <= value <= MOST)
+
+
+def _divided(a: int, b: int) -> Number:
+    return a // b if a % b == 0 else a / b
+
+
+def _shifted(a: int, b: int) -> Number:
+    return a << b if 0 <= b <= MOST_SHIFT else 0
+
+
+def _raised(a: int, b: int) -> Number:
+    return a**b if 0 <= b <= MOST_SHIFT and abs(a) <= MOST else 0
+
+
+_OPERATIONS: Mapping[str, Operation] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": _divided,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "<<": _shifted,
+    ">>": lambda a, b: a >> b if b >= 0 else 0,
+    "|": lambda a, b: a | b,
+    "&": lambda a, b: a & b,
+    "^": lambda a, b: a ^ b,
+    "**": _raised,
+}
+
+
+def _applied(symbol: str, left: int | None, right: int | None) -> int | None:
+    """The whole number that comes out, if one does."""
+    if left is None or right is None or symbol not in _OPERATIONS or max(abs(left), abs(right)) > MOST:
+        return None
+    try:
+        return _whole(_OPERATIONS[symbol](left, right))
+    except ZeroDivisionError:
+        return None
+
+
+def _whole(value: Number) -> int | None:
+    """The value if it is a whole number, floats included."""
+    return int(value) if abs(value) <= MOST and value == int(value) else None
+
+
+def _together(values: Iterable[int]) -> Iterator[int]:
+    """Sizes that numbers which are compared together may stand for."""
+    own = sorted({value for value in values if value >= LEAST})
+    if len(own) <= MOST_TOGETHER:
+        for a, b in permutations(own, 2):
+            yield from (a * b, a // b)
+
+
+# Python
+
+
+_PYTHON: Mapping[type[ast.operator], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+    ast.BitOr: "|",
+    ast.BitAnd: "&",
+    ast.BitXor: "^",
+    ast.Pow: "**",
+}
+_KEEPS_ITS_ARGUMENT = ("int", "float", "abs", "round", "constexpr")
+
+
+def _of_python(text: str) -> Iterator[int]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    names: dict[str, int] = {}
+    for _ in range(2):
+        for target, node in _bindings(tree):
+            if (value := _value(node, names)) is not None:
+                names[target] = value
+    for part in ast.walk(tree):
+        yield from _named(part, names)
+
+
+def _bindings(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Names and what they are bound to, tuples one by one."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+                yield from ((a.id, b) for a, b in zip(names, values, strict=False) if isinstance(a, ast.Name))
+            case ast.Assign(targets=targets, value=value):
+                yield from ((target.id, value) for target in targets if isinstance(target, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                yield name, value
+            case ast.NamedExpr(target=ast.Name(id=name), value=value):
+                yield name, value
+
+
+def _named(node: ast.AST, names: Mapping[str, int]) -> Iterator[int]:
+    """What this node alone says."""
+    match node:
+        case ast.BinOp(op=ast.RShift(), right=right) if (amount := _value(right, names)) is not None:
+            yield 1 << max(0, min(amount, MOST_SHIFT))
+        case ast.Compare():
+            inside = (_value(part, names) for part in ast.walk(node) if isinstance(part, ast.expr))
+            yield from _together(value for value in inside if value is not None)
+    if isinstance(node, ast.expr) and (value := _value(node, names)) is not None:
+        yield abs(value)
+
+
+def _value(node: ast.expr, names: Mapping[str, int]) -> int | None:
+    """The whole number that an expression of constants comes to."""
+    match node:
+        case ast.Constant(value=bool()):
+            return None
+        case ast.Constant(value=int() | float() as value) if abs(value) <= MOST:
+            return _whole(value)
+        case ast.Constant(value=str() as text) if re.fullmatch(r"\s*\d{1,18}\s*", text):
+            return int(text)
+        case ast.Name(id=name):
+            return names.get(name)
+        case ast.BinOp(left=left, op=operator, right=right):
+            return _applied(_PYTHON.get(type(operator), ""), _value(left, names), _value(right, names))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _applied("-", 0, _value(operand, names))
+        case ast.UnaryOp(op=ast.Invert(), operand=operand):
+            return _applied("-", -1, _value(operand, names))
+        case ast.Call(func=ast.Name(id="len"), args=[ast.Constant(value=str() | bytes() as text)]):
+            return len(text)
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[argument]):
+            return _value(argument, names) if name in _KEEPS_ITS_ARGUMENT else None
+    return None
+
+
+# C, and what is like it
+
+
+_REMARK = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_TOKEN = re.compile(
+    r"(?P<text>\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])+')"
+    r"|(?P<number>0[xX][0-9a-fA-F']+[uUlLzZ]*|0[bB][01']+[uUlLzZ]*|(?:\d[\d']*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[uUlLzZfF]*)"
+    r"|(?P<name>[A-Za-z_]\w*)"
+    r"|(?P<symbol><<<|>>>|<<=|>>=|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%|&^]=|->|[-+*/%|&^~<>=(){}\[\],;?:.!#\n])"
+)
+_STRENGTH = {"|": 1, "^": 2, "&": 3, "<<": 4, ">>": 4, "+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
+_COMPARED = {"<", ">", "<=", ">=", "==", "!=", "?", "if", "while", "&&", "||", "switch", "case"}
+_TYPES = {
+    **dict.fromkeys(("char", "int8_t", "uint8_t", "bool", "_Bool"), 1),
+    **dict.fromkeys(("short", "int16_t", "uint16_t", "_Float16", "__bf16", "half", "__half", "__nv_bfloat16"), 2),
+    **dict.fromkeys(("int", "int32_t", "uint32_t", "float", "unsigned", "signed"), 4),
+    **dict.fromkeys(("long", "int64_t", "uint64_t", "double", "size_t", "ssize_t", "ptrdiff_t", "intptr_t"), 8),
+    "const": 0,
+}
+
+
+@dataclass
+class _Reader:
+    """Expressions of constants anywhere in a list of tokens."""
+
+    tokens: list[tuple[str, str]]
+    names: dict[str, int] = field(default_factory=dict)
+
+    def text(self, at: int) -> str:
+        """The token there; nothing past the end."""
+        return self.tokens[at][1] if 0 <= at < len(self.tokens) else ""
+
+    def expression(self, at: int, least: int = 0) -> tuple[int, int] | None:
+        """(value, next token) of the longest one from here on, of operators that are no weaker."""
+        read = self._operand(at)
+        while read is not None and (strength := _STRENGTH.get(self.text(read[1]), -1)) >= max(least, 1):
+            right = self.expression(read[1] + 1, strength + 1)
+            value = None if right is None else _applied(self.text(read[1]), read[0], right[0])
+            if right is None or value is None:
+                break
+            read = value, right[1]
+        return read
+
+    def _operand(self, at: int) -> tuple[int, int] | None:
+        kind, text = self.tokens[at] if at < len(self.tokens) else ("", "")
+        if kind == "number":
+            return None if (value := _number(text)) is None else (value, at + 1)
+        if text == "sizeof":
+            return self._size(at + 1)
+        if kind == "name":
+            return (self.names[text], at + 1) if text in self.names else None
+        if text in ("-", "+", "~"):
+            inside = self._operand(at + 1)
+            return None if inside is None else (_signed(text, inside[0]), inside[1])
+        return self._in_brackets(at) if text == "(" else None
+
+    def _in_brackets(self, at: int) -> tuple[int, int] | None:
+        """(expression), or (type) before an operand."""
+        if (end := self._type(at + 1)) is not None:
+            return self._operand(end[1])
+        inside = self.expression(at + 1)
+        return (inside[0], inside[1] + 1) if inside is not None and self.text(inside[1]) == ")" else None
+
+    def _size(self, at: int) -> tuple[int, int] | None:
+        return self._type(at + 1) if self.text(at) == "(" else None
+
+    def _type(self, at: int) -> tuple[int, int] | None:
+        """(bytes, token after the bracket) where a type of C's own stands here."""
+        size = 0
+        while self.text(at) in _TYPES:
+            size, at = max(size, _TYPES[self.text(at)]), at + 1
+        while size and self.text(at) == "*":
+            size, at = 8, at + 1
+        return (size, at + 1) if size and self.text(at) == ")" else None
+
+
+def _signed(symbol: str, value: int) -> int:
+    return -value if symbol == "-" else ~value if symbol == "~" else value
+
+
+def _number(text: str) -> int | None:
+    """The whole number that a literal of C is."""
+    plain = text.replace("'", "").lower()
+    try:
+        if plain.startswith(("0x", "0b")):
+            return int(plain.rstrip("ulz"), 0)
+        plain = plain.rstrip("ulzf")
+        if plain.isdigit():
+            return int(plain, 8) if plain.startswith("0") and len(plain) > 1 else int(plain)
+        return _whole(float(plain))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _of_c(text: str) -> Iterator[int]:
+    plain = _REMARK.sub(" ", text.replace("\\\n", " "))
+    found = [(match.lastgroup or "", match[0]) for match in _TOKEN.finditer(plain)]
+    directives, code = _divided_lines(found)
+    names: dict[str, int] = {}
+    for _ in range(2):
+        for line in (*directives, code):
+            names |= _defined(_Reader(line, dict(names)))
+    for line in (*directives, code):
+        yield from _read(_Reader(line, names))
+
+
+def _divided_lines(tokens: list[tuple[str, str]]) -> tuple[list[list[tuple[str, str]]], list[tuple[str, str]]]:
+    """The lines of the preprocessor one by one, and all the rest."""
+    directives: list[list[tuple[str, str]]] = []
+    code: list[tuple[str, str]] = []
+    fresh, inside = True, False
+    for token in tokens:
+        if token[1] == "\n":
+            fresh, inside = True, False
+            continue
+        if fresh and token[1] == "#":
+            inside = True
+            directives.append([])
+        (directives[-1] if inside else code).append(token)
+        fresh = False
+    return directives, code
+
+
+def _defined(reader: _Reader) -> Mapping[str, int]:
+    """Names that stand for a number: `#define NAME expression`, `NAME = expression` in a declaration or an enum."""
+    found: dict[str, int] = {}
+    if [reader.text(at) for at in (0, 1)] == ["#", "define"] and reader.tokens[2:3]:
+        if (read := reader.expression(3)) is not None and read[1] == len(reader.tokens):
+            found[reader.text(2)] = read[0]
+        return found
+    for at, (kind, name) in enumerate(reader.tokens):
+        if kind == "name" and reader.text(at + 1) == "=":
+            read = reader.expression(at + 2)
+            if read is not None and reader.text(read[1]) in (",", ";", "}"):
+                found[name] = read[0]
+    return found
+
+
+def _read(reader: _Reader) -> Iterator[int]:
+    """Every number and every expression of numbers, and what those of one comparison may stand for."""
+    own: set[int] = set()
+    compared = False
+    for at, (kind, text) in enumerate(reader.tokens):
+        if text in (";", "{", "}"):
+            yield from _together(own if compared else ())
+            own, compared = set(), False
+        compared |= text in _COMPARED
+        if kind == "text" and re.fullmatch(r"\"\d{1,18}\"", text):
+            yield int(text[1:-1])
+        for value in _from(reader, at):
+            own.add(value)
+            yield value
+    yield from _together(own if compared else ())
+
+
+def _from(reader: _Reader, at: int) -> Iterator[int]:
+    """What begins at this token: alone, and with all that follows and binds at least as strongly as what precedes."""
+    kind, text = reader.tokens[at]
+    if kind not in ("number", "name") and text not in ("(", "-", "~"):
+        return
+    if (alone := reader._operand(at)) is not None:
+        yield abs(alone[0])
+    before = reader.text(at - 1)
+    if (whole := reader.expression(at, _STRENGTH.get(before, 0) + 1)) is not None:
+        yield abs(whole[0])
+        if before == ">>":
+            yield 1 << max(0, min(whole[0], MOST_SHIFT))

@@ -1,0 +1,427 @@
+"""Hidden shapes at the sizes that a candidate's own sources name, and past every declared check.
+
+A kernel changes its way where a size passes a number in its source. Those numbers cut every *measure* of a call (a dim,
+a product of two, a tensor's elements) into stretches; in a stretch that no declared check lies in, anything may
+happen unseen. Shapes are drawn from the operator's `beyond` ranges for as many such stretches as a budget has room
+for, the ones past all checks first, with odd and otherwise unremarkable sizes of everything else. What no shape can
+reach is said. Pure: the same operator, sources and seed give the same shapes.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, islice, permutations, zip_longest
+from typing import Literal
+
+import numpy as np
+
+from kernelbraid.kernels.audit.layout import DTYPES
+from kernelbraid.kernels.audit.literals import literals
+from kernelbraid.kernels.operators.operator import CPU, Beyond, Entry, Operator, Sources, Tensor
+
+Dims = Mapping[str, int]
+Names = tuple[str, ...]
+"""A measure: the product of these dims."""
+
+Kind = Literal["last", "named", "past", "between", "at"]
+"""Past all declared checks: from the largest named size on, from another one on, or from any other; between two sizes;
+at a named size."""
+
+PAST = ("last", "named", "past")
+MOST_DRAWS = 64
+"""Shapes that are drawn to choose from."""
+TRIES = 3
+MOST_UNREACHED = 6
+"""Sizes out of reach that are told by their number."""
+NEAR_RATIO = 0.25
+"""How often a dim that is not sought itself lies beside a size in the sources."""
+UNREMARKABLE = 9
+"""Where it does not, it is no smaller than this, if it can be afforded,"""
+LARGE_RATIO = 0.85
+"""and so often in the upper half of what it can be, by its logarithm."""
+SMALL_BYTES = 1 << 17
+LARGEST_SIZE = 1 << 40
+"""No tensor has so many elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the shapes of one audit may come to."""
+
+    shapes: int
+    """For each pair of a full and a decode entry,"""
+    most_shapes: int
+    """and as long as a stretch past all checks, from a size on that the sources name, is without one."""
+    points: int
+    """Small shapes of all pairs, each at named sizes in as many dims as can be."""
+    shape_bytes: int
+    """Inputs and outputs of one call."""
+    bytes: int
+    """Of all of them."""
+
+
+BUDGETS: Mapping[bool, Budget] = {
+    True: Budget(shapes=4, most_shapes=6, points=8, shape_bytes=3 << 20, bytes=12 << 20),
+    False: Budget(shapes=2, most_shapes=3, points=1, shape_bytes=8 << 20, bytes=24 << 20),
+}
+"""By whether the target is the CPU: on a device each shape may take a kernel of its own to be compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A full-path call that is due."""
+
+    full: Entry
+    decode: Entry
+    dims: Dims
+    seed: int
+
+    def __str__(self) -> str:
+        """Entry and sizes."""
+        return f"{self.full.symbol}({', '.join(f'{name}={value}' for name, value in self.dims.items())})"
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The shapes of one audit, and the sizes named in its sources that no shape is beyond."""
+
+    seed: int
+    shapes: tuple[Shape, ...]
+    unreached: tuple[int, ...]
+    """By no measure, however large a call may be made here."""
+    products_only: tuple[int, ...]
+    """By products of dims, but by no dim."""
+
+    def __str__(self) -> str:
+        """The evidence: enough to draw the shapes again, and what they leave open."""
+        parts = [f"seed {self.seed}", *map(str, self.shapes)]
+        if self.unreached:
+            parts.append(f"unreached: {_told(self.unreached)}")
+        if self.products_only:
+            parts.append(f"reached by products of dims alone: {_told(self.products_only)}")
+        return "; ".join(parts)
+
+
+def _told(sizes: Sequence[int]) -> str:
+    more = len(sizes) - MOST_UNREACHED
+    return ", ".join(map(str, sizes[:MOST_UNREACHED])) + (f" and {more} more" if more > 0 else "")
+
+
+class Sizes:
+    """Draws the shapes of one operator's audits; what does not depend on a source is worked out once."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._budget = BUDGETS[operator.target == CPU]
+        self._pairs = [_Pair(operator, beyond) for beyond in _by_pair(operator)]
+
+    def drawn(self, sources: Sources, seed: int) -> Drawn:
+        """The shapes that an audit of these sources has beside the declared ones."""
+        return self.drawn_at(literals(sources), seed)
+
+    def drawn_at(self, sizes: Iterable[int], seed: int) -> Drawn:
+        """The same, for these sizes."""
+        rng = np.random.default_rng(seed)
+        named = sorted(size for size in set(sizes) if size < LARGEST_SIZE)
+        shapes: list[Shape] = []
+        for number, pair in enumerate(self._pairs):
+            left = self._budget.bytes - sum(_bytes(shape.full, shape.dims) for shape in shapes)
+            most_bytes, points = left // (len(self._pairs) - number), self._budget.points // len(self._pairs)
+            shapes += _chosen(pair, named, replace(self._budget, bytes=most_bytes, points=points), rng)
+        return Drawn(seed, tuple(shapes), *_beyond_reach(named, self._pairs))
+
+
+def _bytes(entry: Entry, dims: Dims) -> int:
+    tensors = (*entry.inputs, *entry.outputs)
+    return sum(math.prod(tensor.resolve(dims)) * DTYPES[tensor.dtype].itemsize for tensor in tensors)
+
+
+def _beyond_reach(named: Sequence[int], pairs: Sequence["_Pair"]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes that no measure passes, and those that only products do."""
+    reach = [(len(names), most) for pair in pairs for names, most in pair.reach.items()]
+    by_dim = max((most for count, most in reach if count == 1), default=0)
+    by_any = max((most for _, most in reach), default=0)
+    unreached = tuple(size for size in named if size >= by_any)
+    return unreached, tuple(size for size in named if by_dim <= size < by_any)
+
+
+class _Space:
+    """One `beyond` range, and what a call in it may cost."""
+
+    def __init__(self, beyond: Beyond, entry: Entry, most_bytes: int) -> None:
+        self.entry, self.same, self._most, self._most_bytes = entry, beyond.same, beyond.most, most_bytes
+        sizes = {name: (size, size) if isinstance(size, int) else size for name, size in beyond.dims.items()}
+        self.lowest = {name: low for name, (low, _) in sizes.items()}
+        self.ranges = {name: ends for name, ends in sizes.items() if ends[0] < ends[1]}
+        self.measures = self._measures()
+        self._tensors = [self._growth(tensor) for tensor in (*entry.inputs, *entry.outputs)]
+
+    def _growth(self, tensor: Tensor) -> tuple[list[str], int]:
+        """The dims that a tensor grows with, and its bytes where each of them is 1."""
+        names = [self.same.get(item, item) for item in tensor.shape if isinstance(item, str)]
+        fixed = [item for item in tensor.shape if isinstance(item, int)]
+        return names, math.prod(fixed) * DTYPES[tensor.dtype].itemsize
+
+    def _measures(self) -> tuple[Names, ...]:
+        """Every dim that varies, every product of two, and of those of each tensor."""
+        varying = [name for name in self.entry.dims if self.same.get(name, name) in self.ranges]
+        tensors = (*self.entry.inputs, *self.entry.outputs)
+        shapes = [tuple(name for name in varying if name in tensor.shape) for tensor in tensors]
+        singles = [(name,) for name in self.ranges]
+        return tuple(dict.fromkeys([*singles, *combinations(varying, 2), *filter(None, shapes)]))
+
+    def whole(self, dims: Dims) -> Dims:
+        """With the dims that are as large as others, in the entry's order."""
+        return {name: dims[self.same.get(name, name)] for name in self.entry.dims}
+
+    def affordable(self, dims: Dims) -> bool:
+        """Whether a call of this size may be made."""
+        return self._cost(dims) <= self._most_bytes and math.prod(dims.values()) <= self._most
+
+    def _cost(self, dims: Dims) -> int:
+        """Bytes of all tensors."""
+        return sum(math.prod([dims[name] for name in names], start=size) for names, size in self._tensors)
+
+    def reach(self, names: Names) -> int:
+        """The largest that a measure gets, by pushing one of its dims after the other as far as it goes."""
+        most = 0
+        for order in permutations(dict.fromkeys(self.same.get(name, name) for name in names)):
+            dims = dict(self.lowest)
+            for name in order:
+                dims[name] = self.furthest(dims, name)
+            most = max(most, math.prod(self.whole(dims)[name] for name in names))
+        return most
+
+    def furthest(self, dims: Dims, name: str) -> int:
+        """The largest affordable size of one dim beside the others as they are."""
+        low, high = dims[name], self.ranges[name][1]
+        if self.affordable({**dims, name: high}):
+            return high
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.affordable({**dims, name: middle}) else (low, middle - 1)
+        return low
+
+    def filled(self, goal: Dims, rng: np.random.Generator, named: Sequence[int]) -> Dims | None:
+        """A call with these sizes and others drawn; None where there is none that is affordable."""
+        dims = {**self.lowest, **goal}
+        if not self.affordable(dims):
+            return None
+        others = [name for name in self.ranges if name not in goal]
+        for place in rng.permutation(len(others)).tolist():
+            dims[others[place]] = self._drawn(dims, others[place], rng, named)
+        return self.whole(dims)
+
+    def small(self, goal: Dims) -> Dims | None:
+        """A small call with as many of these sizes as it can have, in their order; None where it can have none."""
+        dims = {name: min(max(low, UNREMARKABLE), self._highest(name)) for name, low in self.lowest.items()}
+        had = False
+        for name, size in goal.items():
+            able = {**dims, name: size}
+            low, high = self.ranges.get(name, (1, 0))
+            if low <= size <= high and self._cost(able) <= SMALL_BYTES and self.affordable(able):
+                dims, had = able, True
+        return self.whole(dims) if had else None
+
+    def _highest(self, name: str) -> int:
+        return self.ranges[name][1] if name in self.ranges else self.lowest[name]
+
+    def _drawn(self, dims: Dims, name: str, rng: np.random.Generator, named: Sequence[int]) -> int:
+        """A size of one dim: mostly odd and anywhere, by its logarithm; one in four beside a size in the sources."""
+        low, high = self.ranges[name][0], self.furthest(dims, name)
+        near = named[bisect_left(named, low) : bisect_right(named, high)]
+        if near and rng.random() < NEAR_RATIO:
+            size = near[int(rng.integers(len(near)))] + int(rng.integers(-1, 2))
+            return min(max(size, low), high)
+        least = math.isqrt(low * high) if rng.random() < LARGE_RATIO else max(low, UNREMARKABLE)
+        return _odd(_log_uniform(min(least, high), high, rng), low, high)
+
+
+def _odd(size: int, low: int, high: int) -> int:
+    """The size or a neighbour that is odd, where there is one."""
+    return size if size % 2 else size + 1 if size < high else max(low, size - 1)
+
+
+def _log_uniform(low: int, high: int, rng: np.random.Generator) -> int:
+    return min(high, max(low, int(low * (max(high, 1) / max(low, 1)) ** rng.random())))
+
+
+def _by_pair(operator: Operator) -> Iterator[list[Beyond]]:
+    """The ranges of each pair of entries; its hidden ranges where it declares none further."""
+    hidden = [Beyond(each.full, each.decode, each.dims, {}, math.inf) for each in operator.hidden]
+    every = (*operator.beyond, *hidden)
+    for ends in dict.fromkeys((each.full, each.decode) for each in every):
+        own = [each for each in every if (each.full, each.decode) == ends]
+        yield [each for each in own if each in operator.beyond] or own
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A stretch of one measure: from `low` to `high`, both included."""
+
+    names: Names
+    low: int
+    high: int
+    kind: Kind
+
+    @property
+    def weight(self) -> int:
+        """What it is worth to have a shape here."""
+        match self.kind:
+            case "last":
+                return 400 if len(self.names) == 1 else 200
+            case "named":
+                return 200 if len(self.names) == 1 else 100
+            case "past":
+                return 100 if len(self.names) == 1 else 25
+            case "between":
+                return 10 if len(self.names) == 1 else 3
+            case "at":
+                return 4
+
+    def holds(self, dims: Dims) -> bool:
+        """Whether a shape lies in it."""
+        return self.low <= _measured(self.names, dims) <= self.high
+
+
+class _Pair:
+    """A full entry and its decode entry: what may be drawn for them, and what the declared checks cover."""
+
+    def __init__(self, operator: Operator, beyond: Sequence[Beyond]) -> None:
+        ends = (beyond[0].full, beyond[0].decode)
+        self.full, self.decode = map(operator.entry, ends)
+        most_bytes = BUDGETS[operator.target == CPU].shape_bytes
+        self.spaces = [_Space(each, self.full, most_bytes) for each in beyond]
+        self.checks = [check.dims for check in operator.checks if (check.full, check.decode) == ends]
+        self.reach: dict[Names, int] = {}
+        for space in self.spaces:
+            for names in space.measures:
+                self.reach[names] = max(self.reach.get(names, 0), space.reach(names))
+
+    def targets(self, named: Sequence[int]) -> list[_Target]:
+        """All stretches without a declared check, the weightiest first."""
+        found = [target for names in self.reach for target in self._targets(names, named)]
+        return sorted(found, key=lambda target: -target.weight)
+
+    def _targets(self, names: Names, named: Sequence[int]) -> Iterator[_Target]:
+        seen = sorted(_measured(names, dims) for dims in self.checks)
+        reach, most_seen = self.reach[names], max(seen, default=0)
+        low = 1
+        for cut in [cut for cut in _cuts(named, most_seen, reach) if cut <= reach] + [reach + 1]:
+            if low < cut and bisect_left(seen, low) == bisect_left(seen, cut):
+                yield _Target(names, low, cut - 1, self._kind(low, cut, named) if low > most_seen else "between")
+            is_named = cut in named
+            if is_named and len(names) == 1 and cut <= reach and cut not in seen:
+                yield _Target(names, cut, cut, "at")
+            low = cut + 1 if is_named else cut
+
+    @staticmethod
+    def _kind(low: int, cut: int, named: Sequence[int]) -> Kind:
+        """Of a stretch past all checks."""
+        if low - 1 not in named:
+            return "past"
+        return "named" if cut in named else "last"
+
+    def shape(self, target: _Target, rng: np.random.Generator, named: Sequence[int]) -> Dims | None:
+        """A call that lies in the target, if one was found."""
+        able = [space for space in self.spaces if target.names in space.measures]
+        space = able[int(rng.integers(len(able)))]
+        goal = _goal(space, target, rng)
+        dims = None if goal is None else space.filled(goal, rng, named)
+        return dims if dims is not None and target.holds(dims) else None
+
+
+def _measured(names: Names, dims: Dims) -> int:
+    return math.prod([dims[name] for name in names])
+
+
+def _chosen(pair: _Pair, named: Sequence[int], budget: Budget, rng: np.random.Generator) -> Iterator[Shape]:
+    """As many as the budget has room for, each time the one that adds most, and then the small ones."""
+    targets, left = pair.targets(named), budget.bytes
+    choice = [(dims, _bytes(pair.full, dims), _held(dims, targets)) for dims in _choice(pair, targets, named, rng)]
+    missing = dict(enumerate(targets))
+    taken: Counter[Names] = Counter()
+    for count in range(budget.most_shapes):
+        wanted = count < budget.shapes or any(target.kind in ("last", "named") for target in missing.values())
+        adds = [(_added(held, missing, taken), number) for number, (_, size, held) in enumerate(choice) if size <= left]
+        most, number = max(adds, default=(0.0, 0))
+        if most <= 0 or not wanted:
+            break
+        dims, size, held = choice[number]
+        left -= size
+        taken.update({missing.pop(place).names for place in held if place in missing})
+        yield Shape(pair.full, pair.decode, dims, int(rng.integers(1 << 63)))
+    points = [target for target in missing.values() if target.kind == "at"]
+    yield from islice(_points(pair, points, rng), budget.points)
+
+
+def _added(held: Sequence[int], missing: Mapping[int, _Target], taken: Counter[Names]) -> float:
+    """What a shape is worth that lies in these targets: of one measure's each is worth half the one before."""
+    due = (missing[place] for place in held if place in missing)
+    return sum(math.ldexp(target.weight, -taken[target.names]) for target in due)
+
+
+def _points(pair: _Pair, points: Sequence[_Target], rng: np.random.Generator) -> Iterator[Shape]:
+    """Small calls that lie at named sizes in as many dims as they can."""
+    shuffled = [points[place] for place in rng.permutation(len(points)).tolist()]
+    by_dim: dict[str, list[int]] = {}
+    for point in shuffled:
+        by_dim.setdefault(point.names[0], []).append(point.low)
+    rows = zip_longest(*by_dim.values())
+    due = [{name: size for name, size in zip(by_dim, sizes, strict=True) if size is not None} for sizes in rows]
+    while due:
+        goal = due.pop(0)
+        dims = next(filter(None, (space.small(goal) for space in pair.spaces)), None)
+        if dims is not None:
+            yield Shape(pair.full, pair.decode, dims, int(rng.integers(1 << 63)))
+        if len(goal) > 1:
+            due += [{name: size} for name, size in goal.items() if dims is None or dims[name] != size]
+
+
+def _held(dims: Dims, targets: Sequence[_Target]) -> list[int]:
+    """The targets that a shape lies in."""
+    measured = {names: _measured(names, dims) for names in {target.names for target in targets}}
+    return [place for place, target in enumerate(targets) if target.low <= measured[target.names] <= target.high]
+
+
+def _choice(pair: _Pair, targets: Sequence[_Target], named: Sequence[int], rng: np.random.Generator) -> Iterator[Dims]:
+    """Shapes for the targets, several for those past all checks."""
+    wanted = [target for target in targets for _ in range(TRIES if target.kind in PAST else 1)]
+    drawn = (pair.shape(target, rng, named) for target in wanted[:MOST_DRAWS])
+    yield from (dims for dims in drawn if dims is not None)
+
+
+def _cuts(named: Sequence[int], most_seen: int, reach: int) -> list[int]:
+    """Where a measure is cut: at the named sizes, past the largest check, and once more on the way to its end."""
+    last = max([most_seen, *(size for size in named if size < reach)])
+    middle = math.isqrt(max(1, last * reach))
+    return sorted({*named, most_seen + 1, *([middle] if last + 1 < middle < reach else [])})
+
+
+def _goal(space: _Space, target: _Target, rng: np.random.Generator) -> Dims | None:
+    """Sizes of the measure's dims whose product lies in the target, its ends being likely."""
+    low, high = target.low, min(target.high, space.reach(target.names))
+    if low > high:
+        return None
+    wanted = (low, high, _log_uniform(low, high, rng))[int(rng.integers(3))]
+    names = list(dict.fromkeys(space.same.get(name, name) for name in target.names))
+    if len(names) < len(target.names):
+        wanted = math.isqrt(wanted - 1) + 1
+    return _split(space, [names[place] for place in rng.permutation(len(names)).tolist()], wanted, rng)
+
+
+def _split(space: _Space, names: Sequence[str], product: int, rng: np.random.Generator) -> Dims | None:
+    """Sizes of these dims with about that product: all but the last anywhere they can be, the last what is missing."""
+    dims: dict[str, int] = {}
+    for number, name in enumerate(names[:-1]):
+        low, high = space.ranges[name]
+        rest = math.prod(space.ranges[other][1] for other in names[number + 1 :])
+        low, high = max(low, -(-product // rest)), min(high, product)
+        if low > high:
+            return None
+        dims[name] = _log_uniform(low, high, rng)
+        product = -(-product // dims[name])
+    low, high = space.ranges[names[-1]]
+    dims[names[-1]] = max(low, product)
+    return dims if product <= high else None
