@@ -29,10 +29,10 @@ Kind = Literal["last", "named", "past", "between", "at"]
 """Past all declared checks: from the largest named size on, from another one on, or from any other; between two sizes;
 at a named size."""
 
-PAST = ("last", "named", "past")
-MOST_DRAWS = 64
-"""Shapes that are drawn to choose from."""
-TRIES = 3
+TRIES: Mapping[Kind, int] = {"last": 8, "named": 4, "past": 2, "between": 1, "at": 1}
+"""Shapes that are drawn for each stretch of a kind, to choose from."""
+MOST_DRAWS = 96
+"""All of them."""
 MOST_UNREACHED = 6
 """Sizes out of reach that are told by their number."""
 NEAR_RATIO = 0.25
@@ -41,6 +41,8 @@ UNREMARKABLE = 9
 """Where it does not, it is no smaller than this, if it can be afforded,"""
 LARGE_RATIO = 0.85
 """and so often in the upper half of what it can be, by its logarithm."""
+AGAIN_RATIO = 0.6
+"""What another stretch of a measure is worth for each that has a shape already."""
 SMALL_BYTES = 1 << 17
 LARGEST_SIZE = 1 << 40
 """No tensor has so many elements."""
@@ -63,7 +65,7 @@ class Budget:
 
 
 BUDGETS: Mapping[bool, Budget] = {
-    True: Budget(shapes=4, most_shapes=6, points=8, shape_bytes=3 << 20, bytes=12 << 20),
+    True: Budget(shapes=4, most_shapes=6, points=8, shape_bytes=3 << 20, bytes=20 << 20),
     False: Budget(shapes=2, most_shapes=3, points=1, shape_bytes=8 << 20, bytes=24 << 20),
 }
 """By whether the target is the CPU: on a device each shape may take a kernel of its own to be compiled."""
@@ -357,9 +359,9 @@ def _chosen(pair: _Pair, named: Sequence[int], budget: Budget, rng: np.random.Ge
 
 
 def _added(held: Sequence[int], missing: Mapping[int, _Target], taken: Counter[Names]) -> float:
-    """What a shape is worth that lies in these targets: of one measure's each is worth half the one before."""
+    """What a shape is worth that lies in these targets: of one measure's each is worth less than the one before."""
     due = (missing[place] for place in held if place in missing)
-    return sum(math.ldexp(target.weight, -taken[target.names]) for target in due)
+    return sum(target.weight * AGAIN_RATIO ** taken[target.names] for target in due)
 
 
 def _points(pair: _Pair, points: Sequence[_Target], rng: np.random.Generator) -> Iterator[Shape]:
@@ -387,7 +389,7 @@ def _held(dims: Dims, targets: Sequence[_Target]) -> list[int]:
 
 def _choice(pair: _Pair, targets: Sequence[_Target], named: Sequence[int], rng: np.random.Generator) -> Iterator[Dims]:
     """Shapes for the targets, several for those past all checks."""
-    wanted = [target for target in targets for _ in range(TRIES if target.kind in PAST else 1)]
+    wanted = [target for target in targets for _ in range(TRIES[target.kind])]
     drawn = (pair.shape(target, rng, named) for target in wanted[:MOST_DRAWS])
     yield from (dims for dims in drawn if dims is not None)
 
