@@ -423,6 +423,7 @@ def collect(plan: Plan, operator: Operator, groups: Sequence[GroupSamples], call
         floor_ns=np.array([round(float(np.median(group.floors_ns))) for group in groups], np.uint32),
         orders=np.stack([group.orders for group in groups]),
         twins=plan.twins,
+        rule=plan.rule,
     )
 
 
@@ -441,6 +442,7 @@ def joined(first: Blocks, second: Blocks) -> Blocks:
         floor_ns=np.concatenate([first.floor_ns, second.floor_ns]),
         orders=np.concatenate([first.orders, second.orders]),
         twins=first.twins,
+        rule=first.rule,
     )
 
 

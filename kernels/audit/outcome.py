@@ -23,6 +23,9 @@ CANDIDATE = "candidate"
 LOG_LIMIT_BYTES = 8192
 LONGEST_NS = 2**32 - 1
 """The longest sample that blocks can hold; what took longer counts as this, which is no gain either."""
+LOWER_HALVES, PAIRED = 1, 2
+"""The two rules of `statistics`: an arm's shorter samples of a block against the other's, or neighbours in a palindrome
+against each other."""
 
 
 class Correctness(StrEnum):
@@ -119,6 +122,8 @@ class Blocks:
     """[groups, blocks, workloads]: which permutation of `paired` (in lexicographic order) opened the palindrome."""
     twins: int = 1
     """Processes of each paired arm in a group; `process_of` says which of them took a sample."""
+    rule: int = LOWER_HALVES
+    """How estimate and margin come from the samples; what was recorded before there were two says none."""
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -158,6 +163,7 @@ class Blocks:
             "calls": self.calls,
             "paired": self.paired,
             "twins": self.twins,
+            "rule": self.rule,
             "shapes": {arm: samples.shape for arm, samples in self.samples_ns.items()},
         }
         flat = np.concatenate([np.ascontiguousarray(array, "<u4").ravel() for array in arrays])
@@ -193,6 +199,7 @@ class Blocks:
             floor_ns=floor_ns,
             orders=orders.reshape(first[:3]),
             twins=int(header.get("twins", 1)),
+            rule=int(header.get("rule", LOWER_HALVES)),
         )
         if problem := blocks._problem():
             raise ValueError(f"these are no timing blocks: {problem}")
@@ -204,6 +211,8 @@ class Blocks:
         counted = all(type(count) is int and 0 < count <= LONGEST_NS for count in self.calls)
         if not (named and counted and len(self.calls) == len(self.workloads) and self.twins > 0):
             return f"{self.workloads} with {self.calls} calls, {self.twins} processes of each of {self.paired}"
+        if self.rule not in (LOWER_HALVES, PAIRED):
+            return f"a rule {self.rule} that is not known here"
         for arm, samples in self.samples_ns.items():
             if samples.size == 0 or samples.shape[2:-1] != (len(self.workloads),) or len(samples) > self.groups:
                 return f"samples of {arm} in the shape {samples.shape}"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, ROOT
+from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, LOWER_HALVES, PAIRED, ROOT
 
 GROUP_S = 0.15
 """About what the paired arms of a group may take; slow kernels get fewer blocks, each of them less noisy."""
@@ -27,6 +27,8 @@ class Plan:
     """Calls of the candidate in a group that are copied and made again in a process that is not timed."""
     most_groups: int = 0
     """Groups may be added up to this number; no more than `groups` when it is smaller."""
+    rule: int = LOWER_HALVES
+    """How its samples are to be evaluated."""
 
     def alone(self) -> "Plan":
         """The paired arms without those beside them."""
@@ -60,8 +62,10 @@ class Plan:
         return 2 * min(self.palindromes, palindromes)
 
 
-SCREEN = Plan(groups=1, blocks=1, palindromes=2, copies=8, most_groups=6)
-CONFIRMATION = Plan(groups=3, blocks=1, beside=(ROOT,), beside_blocks=1, twins=2, copies=3, most_groups=40)
+SCREEN = Plan(groups=1, blocks=1, copies=8, most_groups=6, rule=PAIRED)
+CONFIRMATION = Plan(
+    groups=3, blocks=1, palindromes=8, beside=(ROOT,), beside_blocks=1, twins=2, copies=3, most_groups=40, rule=PAIRED
+)
 BESIDE_GROUPS = 8
 """A confirmation's arms beside the pair are timed in its first groups only: their limits need no more."""
 

@@ -192,6 +192,7 @@ class SimulatedSession:
             floor_ns=self.rng.integers(FLOOR_NS - 200, FLOOR_NS + 200, paced.groups).astype(np.uint32),
             orders=self.rng.integers(0, len(paced.paired), shape).astype(np.uint32),
             twins=paced.twins,
+            rule=paced.rule,
         )
 
     def more(self, plan: plan.Plan, blocks: Blocks, groups: int) -> Blocks:

@@ -3,6 +3,11 @@
 The unit is a group of blocks, because identical artifacts in new processes differ more than blocks inside one
 set of processes do. A group's estimate is the logarithm of a ratio of weighted objectives; the interval is
 Student's t over the groups' estimates, with a bootstrap of whole groups as a cross-check.
+
+Blocks say by which of two rules their group's estimate and the margin are worked out. PAIRED: the median of the log
+ratios of neighbours in a palindrome, and the error of that very estimate. LOWER_HALVES, a device's and that of older
+records: of each arm's samples in a block the shorter half, and with two processes of each arm the smaller of two
+errors.
 """
 
 import math
@@ -16,6 +21,7 @@ from numpy.typing import NDArray
 from kernelbraid.kernels.audit.outcome import (
     CANDIDATE,
     INCUMBENT,
+    PAIRED,
     ROOT,
     Blocks,
     Performance,
@@ -73,7 +79,7 @@ class Decision:
     upper_bound_ratio: float
     delta_ratio: float
     standard_error_ratio: float
-    """Of an A/A confirmation's estimate, from which delta comes; the interval rests on the candidate's own."""
+    """What delta comes from."""
     bootstrap_upper_ratio: float
     alpha: float
     limits: tuple[LimitBound, ...]
@@ -175,11 +181,28 @@ def speedup_ratio(blocks: Blocks, weights: Mapping[str, float]) -> float:
     """Root over candidate: the median over the groups of each workload's ratio, weighted by the root's objective.
 
     The root has one sample a group. A mean over the groups would let its disturbed samples make every candidate look
-    faster: by 1.2 % on average, where 3 % of all samples are hit.
+    faster: by 1.2 % on average, where 3 % of all samples are hit. So does the median of few single samples, by 2 %
+    where a third of all is hit: under PAIRED as few of the candidate's are taken each time, and all those times count.
     """
     root = _root(blocks)
-    ratios = np.exp(np.median(workload_log_ratios(blocks, CANDIDATE, root), axis=0))
+    if blocks.rule == PAIRED and root not in blocks.paired:
+        ratios = np.exp(_median_log_ratios(blocks, CANDIDATE, root))
+    else:
+        ratios = np.exp(np.median(workload_log_ratios(blocks, CANDIDATE, root), axis=0))
     return 1 / float(ratios @ _shares(blocks, weights, root))
+
+
+def _median_log_ratios(blocks: Blocks, numerator: str, denominator: str) -> NDArray[np.float64]:
+    """[workloads]: log of the ratio of both arms' medians over the groups that they share, one sample of each group."""
+    above, below = (blocks.latencies_ns(arm) for arm in (numerator, denominator))
+    shared = min(len(above), len(below))
+    return _medians_over_groups(above[:shared]) - _medians_over_groups(below[:shared])
+
+
+def _medians_over_groups(latencies_ns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[workloads]: the mean over the samples of a group of the logarithm's median over the groups."""
+    by_workload = np.moveaxis(np.log(latencies_ns), 2, 0).reshape(latencies_ns.shape[2], len(latencies_ns), -1)
+    return np.array([np.median(logs[:, ~np.isnan(logs).any(axis=0)], axis=0).mean() for logs in by_workload])
 
 
 def _root(blocks: Blocks) -> str:
@@ -195,16 +218,27 @@ def _delta_ratio(identical: float) -> float:
 def identical_error(blocks: Blocks, weights: Mapping[str, float]) -> float:
     """Standard error of this confirmation's estimate had both arms been the incumbent; infinite with one group.
 
-    Two things are no smaller, and the smaller of them tells. One is the error of the candidate's own ratio: it holds
-    what sets the two kernels apart too. The other comes from the two processes that the incumbent runs in, each of
-    which has half of its samples: their log ratio has twice the variance, or more, of an estimate for which both arms
-    have two processes and all samples.
+    It comes from the candidate's own ratio, whose error is that of an A/A confirmation where nothing sets the two
+    kernels apart, and larger where something does. A few groups more often scatter too little than too much: it is
+    corrected for that, to be too small half of the time. Under LOWER_HALVES it is not, and may also come from the
+    incumbent's two processes, each of which has half of its samples, when that says less.
     """
     own = standard_error(blocks, weights)
+    if blocks.rule == PAIRED:
+        return own * _few_groups_ratio(blocks.groups)
     if blocks.twins < 2:
         return own
     ratios = np.exp(_twin_log_ratios(blocks)) @ _shares(blocks, weights, INCUMBENT)
     return min(own, _mean_and_error(np.log(ratios))[1] / math.sqrt(2))
+
+
+def _few_groups_ratio(groups: int) -> float:
+    """A true standard deviation over the median of those that so many normal values show: 1.20 of three, 1.05 of eight.
+
+    By Wilson and Hilferty's approximation of the chi-square distribution's median.
+    """
+    degrees = max(1, groups - 1)
+    return float((1 - 2 / (9 * degrees)) ** -1.5)
 
 
 def _twin_log_ratios(blocks: Blocks) -> NDArray[np.float64]:
@@ -246,17 +280,21 @@ def _shares(blocks: Blocks, weights: Mapping[str, float], arm: str) -> NDArray[n
 
 
 def workload_log_ratios(blocks: Blocks, numerator: str, denominator: str) -> NDArray[np.float64]:
-    """[groups, workloads]: the median over a group's blocks of the block's paired log ratio.
+    """[groups, workloads]: the log ratio that a group tells of each workload.
 
-    Of an arm's samples in a block the lower half counts: whatever disturbs a sample makes it longer. An arm outside
-    the pair has fewer samples, and maybe fewer groups; against it the medians of both arms over each group that they
-    share count, which favours neither.
+    PAIRED: the median over all pairs of neighbours in the group's palindromes, one sample of each arm, of the pair's
+    log ratio. A machine that is slower for milliseconds slows both of a pair, and what hits one of them is no median.
+    LOWER_HALVES: the median over the blocks of the ratio of the arms' shorter halves, as what disturbs a sample makes
+    it longer. An arm outside the pair has fewer samples, and maybe fewer groups; against it the medians of both arms
+    over each group that they share count, which favours neither.
     """
     above, below = (np.log(blocks.latencies_ns(arm)) for arm in (numerator, denominator))
     shared = min(len(above), len(below))
     above, below = above[:shared], below[:shared]
     if above.shape != below.shape:
         return median_of_taken(above, axis=(1, 3)) - median_of_taken(below, axis=(1, 3))
+    if blocks.rule == PAIRED:
+        return median_of_taken(above - below, axis=(1, 3))
     return np.asarray(np.median(_lower_half(above) - _lower_half(below), axis=1))
 
 

@@ -166,7 +166,7 @@ def test_one_sample_of_the_root_s_own_timing_is_named_too(log: Log) -> None:
 def noisy() -> Held:
     """A finished campaign with every kind of result in it, on a machine whose noise leaves some undecided."""
     with memory() as store:
-        run_toy(store, CAMPAIGN, harness=simulated(seed=3, noise_ratio=0.016))
+        run_toy(store, CAMPAIGN, harness=simulated(seed=3, noise_ratio=0.02))
         return Held.of(store, CAMPAIGN)
 
 
