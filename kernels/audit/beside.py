@@ -1,6 +1,7 @@
 """Work that goes on beside other work, in a thread of its own."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +14,31 @@ SWITCH_S = 1e-4
 """Both threads do much in short steps, after each of which it is the other's turn to run Python."""
 
 
+class _ShortTurns:
+    """Short turns of Python's threads while at least one audit is inside: the interval is the whole process's."""
+
+    def __init__(self) -> None:
+        self._counting = threading.Lock()
+        self._inside = 0
+        self._usual_s = sys.getswitchinterval()
+
+    def begin(self) -> None:
+        with self._counting:
+            if self._inside == 0:
+                self._usual_s = sys.getswitchinterval()
+                sys.setswitchinterval(min(self._usual_s, SWITCH_S))
+            self._inside += 1
+
+    def end(self) -> None:
+        with self._counting:
+            self._inside -= 1
+            if self._inside == 0:
+                sys.setswitchinterval(self._usual_s)
+
+
+_SHORT_TURNS = _ShortTurns()
+
+
 class Beside:
     """Takes works and does them in turn, beside the body of its `with`, which ends when all are done.
 
@@ -22,7 +48,6 @@ class Beside:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
         self._works: list[Future[None]] = []
-        self._interval_s = sys.getswitchinterval()
         self.waited_s = 0.0
         """How long the works took once the body had ended."""
 
@@ -48,8 +73,7 @@ class Beside:
 
     def __enter__(self) -> Self:
         """It itself."""
-        self._interval_s = sys.getswitchinterval()
-        sys.setswitchinterval(min(self._interval_s, SWITCH_S))
+        _SHORT_TURNS.begin()
         return self
 
     def __exit__(
@@ -57,8 +81,10 @@ class Beside:
     ) -> None:
         """Wait. Raises the first failure, unless the body was ended by something else than an audit's failure."""
         started = time.perf_counter()
-        self._thread.shutdown()
-        sys.setswitchinterval(self._interval_s)
+        try:
+            self._thread.shutdown()
+        finally:
+            _SHORT_TURNS.end()
         self.waited_s = time.perf_counter() - started
         if error is None or isinstance(error, AuditFailure):
             self.look()

@@ -1,11 +1,12 @@
 """Work beside other work: done in turn, waited for, and its failure comes first."""
 
+import sys
 import threading
 from collections.abc import Callable
 
 import pytest
 
-from kernelbraid.kernels.audit.beside import Beside
+from kernelbraid.kernels.audit.beside import SWITCH_S, Beside
 from kernelbraid.kernels.audit.failure import CandidateFailed
 from kernelbraid.kernels.audit.outcome import Correctness
 
@@ -61,3 +62,18 @@ def test_a_body_that_looks_ends_at_the_failure_of_a_work() -> None:
 def test_an_interruption_stays_one() -> None:
     with pytest.raises(KeyboardInterrupt):
         with_a_failing_work(interrupted)
+
+
+def test_two_that_overlap_leave_the_interpreters_turns_as_they_were() -> None:
+    # given one that begins while another is inside, and outlasts it
+    usual_s = sys.getswitchinterval()
+    first, second = Beside(), Beside()
+    # when
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    still_s = sys.getswitchinterval()
+    second.__exit__(None, None, None)
+    # then
+    assert still_s == pytest.approx(SWITCH_S)
+    assert sys.getswitchinterval() == pytest.approx(usual_s)
