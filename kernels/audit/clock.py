@@ -33,10 +33,13 @@ from kernelbraid.kernels.operators.operator import Operator, Workload
 FLOOR = "empty"
 FLOOR_SAMPLES = 2
 """The shortest of them counts: a floor that was disturbed would make an honest candidate look impossible."""
-MESSAGE_NS = 130_000
-"""A message is filled with calls up to about this time, so that its own cost does not drown a fast kernel. The sum of
-several calls would be disturbed more often: a neighbour on the same core comes and goes within a millisecond."""
+MESSAGE_NS = 45_000
+"""A message is filled with calls up to about this time, so that its own cost does not drown a fast kernel. A longer one
+is disturbed more often: a neighbour on the same core comes and goes within a millisecond."""
 MOST_CALLS = 16
+MESSAGE_BYTES = 1 << 20
+"""It has more than one call only while they read and write so much together, which a core's second cache holds beside
+what the other arm's process has there: where a process lies in memory would tell more than what it does."""
 PACING_CALLS = 4
 VISIT_NS = 400_000
 MOST_MESSAGES = 3
@@ -221,12 +224,15 @@ class Session:
         messages with too few calls to stand out from their own cost.
         """
         fastest_ns = []
-        for drawn in self.timed.laid_out([1] * len(self.operator.workloads)):
+        alone = self.timed.laid_out([1] * len(self.operator.workloads))
+        for drawn in alone:
             runner.prepare(drawn.layout)
             with blaming(arm):
                 calls = [runner.go(drawn.layout, freeze=False) for _ in range(PACING_CALLS)]
             fastest_ns.append(min(call.undisturbed_ns for call in calls))
-        counts = tuple(max(1, min(MOST_CALLS, round(MESSAGE_NS / time_ns))) for time_ns in fastest_ns)
+        most = [min(MOST_CALLS, MESSAGE_BYTES // drawn.layout.bytes) for drawn in alone]
+        wanted = [round(MESSAGE_NS / time_ns) for time_ns in fastest_ns]
+        counts = tuple(max(1, min(pair)) for pair in zip(most, wanted, strict=True))
         messages_ns = [count * time_ns for count, time_ns in zip(counts, fastest_ns, strict=True)]
         return Pace(counts, tuple(messages_ns))
 

@@ -74,6 +74,11 @@ class Layout:
         return self.input_offset + self.input_bytes
 
     @property
+    def bytes(self) -> int:
+        """All that the calls read and write, in whole pages."""
+        return self.input_bytes + sum(size for _, size in self.windows)
+
+    @property
     def output_end(self) -> int:
         """First byte of the output file after the last window."""
         return sum(self.windows[-1])

@@ -50,7 +50,7 @@ def test_a_faster_folder_is_verified_and_told_with_all_its_evidence() -> None:
     assert result.exit_code == 0, result.stdout
     # on a machine too noisy to decide, the gain is undecided
     assert re.match(r"rms_norm on cpu: verified, (promotable|undecided) \(build ", result.stdout)
-    for word in ("ok    agreement", "root over it", "decode_b72_h4096_f32", "k = 1, alpha 0.025", "text_bytes", "gcc"):
+    for word in ("ok    agreement", "root over it", "decode_b24_h4096_f32", "k = 1, alpha 0.025", "text_bytes", "gcc"):
         assert word in result.stdout
 
 
