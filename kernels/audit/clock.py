@@ -22,7 +22,7 @@ from kernelbraid.kernels.audit.comparison import Bits, first_difference, inaccur
 from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFailed
 from kernelbraid.kernels.audit.layout import Layout, plan_layout
 from kernelbraid.kernels.audit.memory import Inputs, Outputs
-from kernelbraid.kernels.audit.native import Elapsed, Errand, Span, Swapped, Visit
+from kernelbraid.kernels.audit.native import Elapsed, Errand, Span, Stop, Swapped, Visit
 from kernelbraid.kernels.audit.outcome import CANDIDATE, LONGEST_NS, Blocks, Correctness, Infrastructure, process_of
 from kernelbraid.kernels.audit.plan import LONG_NS, Plan
 from kernelbraid.kernels.audit.runner import Launcher, Runner
@@ -230,7 +230,7 @@ class Session:
             with blaming(arm):
                 calls = [runner.go(drawn.layout, freeze=False) for _ in range(PACING_CALLS)]
             fastest_ns.append(min(call.undisturbed_ns for call in calls))
-        most = [min(MOST_CALLS, MESSAGE_BYTES // drawn.layout.bytes) for drawn in alone]
+        most = [min(MOST_CALLS, MESSAGE_BYTES // drawn.layout.size_bytes) for drawn in alone]
         wanted = [round(MESSAGE_NS / time_ns) for time_ns in fastest_ns]
         counts = tuple(max(1, min(pair)) for pair in zip(most, wanted, strict=True))
         messages_ns = [count * time_ns for count, time_ns in zip(counts, fastest_ns, strict=True)]
@@ -243,7 +243,7 @@ class Session:
             for index in range(len(self._sets)):
                 if block == 0:
                     self._warm_up(plan, runners, index)
-                    samples.floors_ns.append(min(self._sample(FLOOR, floor, index) for _ in range(FLOOR_SAMPLES)))
+                    samples.floors_ns.append(min(self._samples([Turn(FLOOR, floor)] * FLOOR_SAMPLES, index)))
                 copied = frozenset(half for at, which, half in watched if (at, which) == (block, index))
                 self._time_block(plan, runners, samples, copied, block, index)
         return samples
@@ -271,7 +271,8 @@ class Session:
         processes = [(arm, process) for arm in plan.arms for process in runners[arm]]
         for place in self.rng.permutation(len(processes)).tolist():
             arm, process = processes[place]
-            self._visit(arm, process, index, 1)
+            stop = process.runner.stop(process.errands[index], self._sets[index].draws(1, self.rng), 1)
+            self._tour([Turn(arm, process)], index, [stop])
 
     def _time_block(
         self,
@@ -286,63 +287,71 @@ class Session:
         order = int(self.rng.integers(len(orders)))
         samples.orders[block, index] = order
         for arm in plan.beside if block < plan.beside_blocks else ():
-            samples.by_arm[arm][block, index, 0] = self._sample(arm, runners[arm][0], index)
-        halves = (orders[order], orders[order][::-1]) * plan.palindromes
-        turns = process_of(len(halves), plan.twins)
-        for half, arms in enumerate(halves[: self._halves(plan, index)]):
-            for arm in arms:
-                process = runners[arm][turns[half]]
-                sample = self._sample(arm, process, index, half in copied)
-                samples.by_arm[arm][block, index, half] = sample
+            (samples.by_arm[arm][block, index, 0],) = self._samples([Turn(arm, runners[arm][0])], index)
+        halves = ((orders[order], orders[order][::-1]) * plan.palindromes)[: self._halves(plan, index)]
+        numbers = process_of(len(halves), plan.twins)
+        places = [(arm, half) for half, arms in enumerate(halves) for arm in arms]
+        turns = [Turn(arm, runners[arm][numbers[half]], half in copied) for arm, half in places]
+        for (arm, half), sample in zip(places, self._samples(turns, index), strict=True):
+            samples.by_arm[arm][block, index, half] = sample
 
-    def _visit(
-        self,
-        arm: str,
-        process: "Prepared",
-        index: int,
-        messages: int,
-        near: bool = True,
-        freeze: bool = False,
-        below_ns: int = 0,
-    ) -> Visit:
-        draws = self._sets[index].draws(messages, self.rng)
-        with blaming(arm):
-            return process.runner.visit(process.errands[index], draws, near, freeze, below_ns)
+    def _samples(self, turns: Sequence["Turn"], index: int) -> list[int]:
+        """A sample in nanoseconds of each turn, all made without this interpreter between them: its work, and its
+        waiting for others' where checks go on beside, would set neighbours apart.
 
-    def _sample(self, arm: str, process: "Prepared", index: int, copied: bool = False) -> int:
-        """One sample in nanoseconds: the shortest of a visit's messages by the auditor's clock, of those during which
-        the runner was not off its core. A short visit is made again when there was none.
+        Where a call is copied, it is one of any of a turn's messages, and beside it one of each message that was too
+        short to be like the others; a turn then goes on with what it has left. Until an arm has shown what is short,
+        few turns are made at once.
+        """
+        due, samples, found = self._pace.visit(index), list[int](), list[Elapsed]()
+        until = [1 + int(self.rng.integers(due)) if turn.copied else 0 for turn in turns]
+        while (first := len(samples)) < len(turns):
+            now = turns[first:] if self._shown(turns, index) else turns[first : first + FEW_SAMPLES]
+            sent = [len(found), *[0] * len(now)]
+            stops = [self._stop(*each, index) for each in zip(now, sent, until[first:], strict=False)]
+            for turn, visit in zip(now, self._tour(now, index, stops), strict=False):
+                found += visit.elapsed
+                if visit.frozen:
+                    self._copy(turn.arm, turn.process.runner, index)
+                if len(found) >= due:
+                    samples.append(self._sample(turn.arm, index, found))
+                    found = []
+        return samples
+
+    def _sample(self, arm: str, index: int, messages: Sequence[Elapsed]) -> int:
+        """The shortest message by the auditor's clock, of those during which the runner was not off its core.
 
         The kernel's account of the runner's processor time decides only that: in a virtual machine it was seen to go
         backwards by 50 us.
         """
-        found = self._messages(arm, process, index, copied)
-        undisturbed = self._undisturbed(found)
-        if not undisturbed and self._pace.messages_ns[index] < LONG_NS:
-            found += self._messages(arm, process, index, False)
-            undisturbed = self._undisturbed(found)
-        sample = min(LONGEST_NS, *(each.wall_ns for each in undisturbed or found))
+        sample = min(LONGEST_NS, *(each.wall_ns for each in self._undisturbed(messages) or messages))
         insort(self._seen.setdefault((arm, index), []), sample)
         return sample
 
-    def _messages(self, arm: str, process: "Prepared", index: int, copied: bool) -> list[Elapsed]:
-        """A visit's messages. Where a call is copied, it is one of any of them, and beside it one of each message
-        that was too short to be like the others.
+    def _shown(self, turns: Sequence["Turn"], index: int) -> bool:
+        return all(len(self._seen.get((turn.arm, index), ())) >= FEW_SAMPLES for turn in turns)
+
+    def _stop(self, turn: "Turn", sent: int, until: int, index: int) -> Stop:
+        """What is left of a turn: up to the message that is copied, or all of it.
 
         What a message is about is read before where there is only one, of several the shortest counts, which is not
-        the first; and after a copy, which has put other things into the caches.
+        the first; and after a copy, which has put other things into the caches. A short turn in which the runner was
+        off its core during every message is made again.
         """
-        due, below_ns = self._pace.visit(index), self._suspicious_ns(arm, index)
-        until = 1 + int(self.rng.integers(due)) if copied else 0
-        found: list[Elapsed] = []
-        while len(found) < due:
-            copying, near = len(found) < until, due == 1 or len(found) > 0
-            count = (until if copying else due) - len(found)
-            visit = self._visit(arm, process, index, count, near, copying, below_ns)
-            found += visit.elapsed
-            if visit.frozen:
-                self._copy(arm, process.runner, index)
-        return found
+        due, freeze = self._pace.visit(index), sent < until
+        count = (until if freeze else due) - sent
+        again = not freeze and self.launcher.sandbox.box and self._pace.messages_ns[index] < LONG_NS
+        draws = self._sets[index].draws(2 * count if again else count, self.rng)
+        rest = (due == 1 or sent > 0, freeze, self._suspicious_ns(turn.arm, index), WAITED_NS if again else 0)
+        return turn.process.runner.stop(turn.process.errands[index], draws, count, *rest)
+
+    def _tour(self, turns: Sequence["Turn"], index: int, stops: Sequence[Stop]) -> list[Visit]:
+        """Make the stops, up to the first that froze its runner."""
+        visits = self.launcher.stopwatch.tour(stops)
+        for turn, visit in zip(turns, visits, strict=False):
+            with blaming(turn.arm):
+                turn.process.runner.heard(turn.process.errands[index], visit)
+        return visits
 
     def _suspicious_ns(self, arm: str, index: int) -> int:
         """Messages that take less are copied, however seldom they come: work may have been skipped."""
@@ -370,6 +379,16 @@ class Session:
         if arm == CANDIDATE:
             self.copies.append(copy)
         runner.thaw(settle=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One arm's turn in a block: its sample comes from one of its processes."""
+
+    arm: str
+    process: "Prepared"
+    copied: bool = False
+    """Whether a call of one of its messages is copied."""
 
 
 @dataclass(frozen=True, slots=True)

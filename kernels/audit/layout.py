@@ -74,7 +74,7 @@ class Layout:
         return self.input_offset + self.input_bytes
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """All that the calls read and write, in whole pages."""
         return self.input_bytes + sum(size for _, size in self.windows)
 

@@ -5,11 +5,11 @@ stopwatch is loaded into the auditor.
 """
 
 import ctypes
-import errno
 import hashlib
 import os
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -99,10 +99,6 @@ def _compile(compiler: CCompiler, name: str, flags: tuple[str, ...], folder: Pat
         os.rename(output, folder / name)
 
 
-class LeftoverReply(Exception):
-    """Bytes lay in a reply pipe before anything was asked."""
-
-
 class Elapsed(NamedTuple):
     """One message by the auditor's clock, and the part of it that the runner spent on a processor."""
 
@@ -168,25 +164,57 @@ class _Elapsed(ctypes.Structure):
     _fields_ = (("wall_ns", ctypes.c_int64), ("used_ns", ctypes.c_int64))
 
 
-class _Visited(ctypes.Structure):
+_ANSWER_ROOM = 512
+
+
+class _Stop(ctypes.Structure):
     _fields_ = (
-        *(("answered_ns", ctypes.c_int64), ("between_ns", ctypes.c_int64)),
-        *(("sent", ctypes.c_uint64), ("frozen", ctypes.c_int64)),
+        *((name, ctypes.c_void_p) for name in ("errand", "draws", "answered_ns", "elapsed")),
+        *(("count", ctypes.c_uint64), ("near", ctypes.c_int32), ("freeze", ctypes.c_int32)),
+        *((name, ctypes.c_int64) for name in ("freeze_below_ns", "waited_ns", "between_ns")),
+        *(("sent", ctypes.c_uint64), ("frozen", ctypes.c_int64), ("received", ctypes.c_int64)),
+        ("answer", ctypes.c_char * _ANSWER_ROOM),
     )
 
 
+@dataclass(frozen=True)
+class Stop:
+    """One stop of a tour: so many messages to one process, each with other inputs."""
+
+    errand: Errand
+    draws: NDArray[np.float64]
+    """[messages, inputs, 3]; twice as many with `waited_ns`."""
+    messages: int
+    answered: ctypes.c_int64
+    """Processor time in nanoseconds that the process had used at its last answer, kept up to date."""
+    near: bool = True
+    """All that they are about is brought into this core's caches before."""
+    freeze: bool = False
+    """The process is stopped after the last message."""
+    below_ns: int = 0
+    """It is stopped, and the tour ends, after the first message that took less."""
+    waited_ns: int = 0
+    """They are sent once more when the process was off its core for so long during all of them; never when 0."""
+
+    def native(self, elapsed: "ctypes.Array[_Elapsed]") -> _Stop:
+        """As stopwatch.c takes it."""
+        places = (ctypes.addressof(self.errand.native), self.draws.ctypes.data, ctypes.addressof(self.answered))
+        numbers = (self.messages, self.near, self.freeze, self.below_ns, self.waited_ns)
+        return _Stop(*places, ctypes.addressof(elapsed), *numbers)
+
+
 class Visit(NamedTuple):
-    """What came of some messages in a row."""
+    """What came of one stop."""
 
     answer: bytes
     """The last one."""
     elapsed: list[Elapsed]
     between_ns: int
     """Processor time that the process used between its answer before and the first message."""
-    answered_ns: int
-    """Processor time that it had used at its last answer."""
     frozen: bool
     """Whether it was stopped after the last message."""
+    error: int
+    """Why the last message got no answer, as in errno: EBADMSG when bytes lay in the reply pipe before; 0 for none."""
 
 
 class Stopwatch:
@@ -195,41 +223,25 @@ class Stopwatch:
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
         u64, pointer, number = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int
-        self._round_trip, self._splice, self._visit = library.round_trip, library.change_inputs, library.visit
-        self._round_trip.restype = self._visit.restype = ctypes.c_int64
+        self._round_trip, self._splice, self._tour = library.round_trip, library.change_inputs, library.tour
+        self._round_trip.restype, self._tour.restype = ctypes.c_int64, u64
         self._round_trip.argtypes = [
             *(number, number, ctypes.c_char_p, u64, pointer, u64),
             *(number, number, ctypes.c_int64, pointer),
         ]
         self._splice.restype, self._splice.argtypes = None, [pointer, u64, pointer]
-        self._visit.argtypes = [pointer, u64, pointer, number, number, ctypes.c_int64, pointer, pointer, u64, pointer]
+        self._tour.argtypes = [pointer, u64]
 
     def splice(self, inputs: "ctypes.Array[Swapped]", draws: NDArray[np.float64]) -> None:
         """Change a stretch of every input and an element of each of its rows; `draws` [inputs, 3] in [0, 1)."""
         self._splice(inputs, len(inputs), draws.ctypes.data)
 
-    def visit(
-        self, errand: Errand, draws: NDArray[np.float64], near: bool, freeze: bool, below_ns: int, answered_ns: int
-    ) -> Visit:
-        """A message for every row of `draws` [messages, inputs, 3], each with other inputs.
-
-        With `near` all that they are about is brought into this core's caches before. It ends at the first answer that
-        is not the due one, and with the process stopped after the first message that took less than `below_ns`, or with
-        `freeze` after the last. `answered_ns` is the processor time that the process had used at its last answer.
-        Raises TimeoutError when no reply came in time, LeftoverReply when bytes lay in the reply pipe before a message,
-        and OSError when the pipe failed.
-        """
-        count, answer = len(draws), ctypes.create_string_buffer(512)
-        times, visited = (_Elapsed * count)(), _Visited(answered_ns)
-        told = (ctypes.byref(visited), answer, 512, ctypes.byref(times))
-        received = self._visit(ctypes.byref(errand.native), count, draws.ctypes.data, near, freeze, below_ns, *told)
-        if received == -errno.EBADMSG:
-            raise LeftoverReply
-        if received < 0:
-            raise OSError(-received, os.strerror(-received))
-        elapsed = [Elapsed(each.wall_ns, each.used_ns) for each in times[: visited.sent]]
-        told_ns = (visited.between_ns, visited.answered_ns)
-        return Visit(answer.raw[:received], elapsed, *told_ns, bool(visited.frozen))
+    def tour(self, stops: Sequence[Stop]) -> list[Visit]:
+        """Stop after stop, up to the first that froze its process or did not get the due answer, that one included."""
+        times = [(_Elapsed * len(stop.draws))() for stop in stops]
+        native = (_Stop * len(stops))(*(stop.native(each) for stop, each in zip(stops, times, strict=True)))
+        made = self._tour(native, len(stops))
+        return [_visit(stop, each) for stop, each in zip(native[:made], times[:made], strict=True)]
 
     def round_trip(
         self, command: int, reply: int, message: bytes, timeout_s: float, process: int, freeze: bool
@@ -246,3 +258,11 @@ class Stopwatch:
         if received < 0:
             raise OSError(-received, os.strerror(-received))
         return answer.raw[:received], Elapsed(elapsed.wall_ns, elapsed.used_ns)
+
+
+def _visit(stop: _Stop, times: "ctypes.Array[_Elapsed]") -> Visit:
+    start, received = ctypes.addressof(stop) + _Stop.answer.offset, stop.received
+    elapsed = [Elapsed(each.wall_ns, each.used_ns) for each in times[: stop.sent]]
+    return Visit(
+        ctypes.string_at(start, max(0, received)), elapsed, stop.between_ns, bool(stop.frozen), max(0, -received)
+    )

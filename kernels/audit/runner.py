@@ -5,6 +5,7 @@ was refused.
 """
 
 import ctypes
+import errno
 import os
 import re
 import select
@@ -26,7 +27,7 @@ from kernelbraid.kernels.audit.failure import CandidateFailed, InfrastructureFai
 from kernelbraid.kernels.audit.layout import Layout
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.memory import Inputs, Outputs
-from kernelbraid.kernels.audit.native import Elapsed, Errand, LeftoverReply, Native, Span, Stopwatch, Swapped, Visit
+from kernelbraid.kernels.audit.native import Elapsed, Errand, Native, Span, Stop, Stopwatch, Swapped, Visit
 from kernelbraid.kernels.audit.outcome import LOG_LIMIT_BYTES, Correctness, Infrastructure
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
 
@@ -64,7 +65,8 @@ class Runner:
         self._printed = os.memfd_create("printed", os.MFD_CLOEXEC)
         self._process, self.pid, self._command, self._reply = self._start(artifact, inputs)
         self._boxed = False
-        self._answered_at_ns = 0
+        self._answered_ns = ctypes.c_int64()
+        """Processor time that it had used at its last answer."""
         self._visits = self._worked = 0
         self._thawed = False
         self._leftover = select.poll()
@@ -94,7 +96,7 @@ class Runner:
         Raises CandidateFailed when it crashed, hung, ended, printed too much, ran out of memory, forged a reply or
         kept working between its answers and the next messages.
         """
-        self._refuse_work(self._used_ns() - self._answered_at_ns)
+        self._refuse_work(self._used_ns() - self._answered_ns.value)
         elapsed = self._expect(DONE, _release(layout), self._launcher.limits.call_s, freeze)
         if freeze:
             self._wait_for_state("TtZX", Correctness.HUNG, "it could not be stopped")
@@ -107,26 +109,31 @@ class Runner:
         pipes = (self._command, self._reply, self.pid)
         return Errand(*pipes, call_s, _release(layout), due, answer_bytes, inputs, spans)
 
-    def visit(self, errand: Errand, draws: NDArray[np.float64], near: bool, freeze: bool, below_ns: int) -> Visit:
-        """Release the errand's calls once for every row of `draws`, each time with other inputs; with `near` all that
-        they are about is brought into this core's caches before.
+    def stop(
+        self,
+        errand: Errand,
+        draws: NDArray[np.float64],
+        messages: int,
+        near: bool = True,
+        freeze: bool = False,
+        below_ns: int = 0,
+        waited_ns: int = 0,
+    ) -> Stop:
+        """A stop at this runner on the stopwatch's tour, as `Stop` says; `heard` judges what came of it."""
+        return Stop(errand, draws, messages, self._answered_ns, near, freeze, below_ns, waited_ns)
 
-        It is stopped, and the visit ends, after the first message that took less than `below_ns`, or with `freeze`
-        after the last. Raises as `go`.
-        """
-        try:
-            found = self._launcher.stopwatch.visit(errand, draws, near, freeze, below_ns, self._answered_at_ns)
-        except LeftoverReply:
+    def heard(self, errand: Errand, visit: Visit) -> None:
+        """Take what came of a stop at this runner. A frozen runner is stopped before this returns. Raises as `go`."""
+        if visit.error == errno.EBADMSG:
             self._refuse_leftovers()
-            raise
-        except TimeoutError as error:
-            raise self._hung(errand.timeout_s) from error
-        self._answered_at_ns = found.answered_ns
-        self._refuse_work(found.between_ns)
-        self._refuse_other(DONE, found.answer)
-        if found.frozen:
+        if visit.error == errno.ETIMEDOUT:
+            raise self._hung(errand.timeout_s)
+        if visit.error:
+            raise OSError(visit.error, os.strerror(visit.error))
+        self._refuse_work(visit.between_ns)
+        self._refuse_other(DONE, visit.answer)
+        if visit.frozen:
             self._wait_for_state("TtZX", Correctness.HUNG, "it could not be stopped")
-        return found
 
     def thaw(self, settle: bool = False) -> None:
         """Let a frozen runner go on, and with `settle` wait until it waits for its next message.
@@ -214,7 +221,7 @@ class Runner:
             )
         except TimeoutError as error:
             raise self._hung(timeout_s) from error
-        self._answered_at_ns = self._used_ns()
+        self._answered_ns.value = self._used_ns()
         self._refuse_other(kind, answer)
         return elapsed
 
@@ -255,7 +262,7 @@ class Runner:
         try:
             return time.clock_gettime_ns((~self.pid << 3) | 2)
         except OSError:
-            return self._answered_at_ns
+            return self._answered_ns.value
 
     def _failure(self, due: int, answer: bytes) -> CandidateFailed | InfrastructureFailed:
         """Why the expected frame did not come. What a runner says of its box counts only before it loads anything."""

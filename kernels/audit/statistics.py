@@ -5,9 +5,9 @@ set of processes do. A group's estimate is the logarithm of a ratio of weighted 
 Student's t over the groups' estimates, with a bootstrap of whole groups as a cross-check.
 
 Blocks say by which of two rules their group's estimate and the margin are worked out. PAIRED: the median of the log
-ratios of neighbours in a palindrome, and the error of that very estimate. LOWER_HALVES, a device's and that of older
-records: of each arm's samples in a block the shorter half, and with two processes of each arm the smaller of two
-errors.
+ratios of neighbours in a palindrome, and so for the incumbent's two processes, whose scatter is an A/A confirmation's.
+LOWER_HALVES, a device's and that of older records: of each arm's samples in a block the shorter half, and with two
+processes of each arm the smaller of two errors.
 """
 
 import math
@@ -79,7 +79,7 @@ class Decision:
     upper_bound_ratio: float
     delta_ratio: float
     standard_error_ratio: float
-    """What delta comes from."""
+    """Of an A/A confirmation's estimate, from which delta comes; the interval rests on the candidate's own."""
     bootstrap_upper_ratio: float
     alpha: float
     limits: tuple[LimitBound, ...]
@@ -218,18 +218,21 @@ def _delta_ratio(identical: float) -> float:
 def identical_error(blocks: Blocks, weights: Mapping[str, float]) -> float:
     """Standard error of this confirmation's estimate had both arms been the incumbent; infinite with one group.
 
-    It comes from the candidate's own ratio, whose error is that of an A/A confirmation where nothing sets the two
-    kernels apart, and larger where something does. A few groups more often scatter too little than too much: it is
-    corrected for that, to be too small half of the time. Under LOWER_HALVES it is not, and may also come from the
-    incumbent's two processes, each of which has half of its samples, when that says less.
+    It comes from the two processes that the incumbent runs in, each of which has half of its samples: their log ratio
+    has twice the variance, or more, of an estimate for which both arms have two processes and all samples. What sets
+    two kernels apart, as that a neighbour on the core slows one of them more, does not widen it. A few groups more
+    often scatter too little than too much: it is corrected for that, to be too small half of the time.
+
+    LOWER_HALVES does not correct, and takes the error of the candidate's own ratio where that is smaller. So does
+    whatever has one process of each arm.
     """
     own = standard_error(blocks, weights)
-    if blocks.rule == PAIRED:
-        return own * _few_groups_ratio(blocks.groups)
+    few = _few_groups_ratio(blocks.groups) if blocks.rule == PAIRED else 1.0
     if blocks.twins < 2:
-        return own
+        return own * few
     ratios = np.exp(_twin_log_ratios(blocks)) @ _shares(blocks, weights, INCUMBENT)
-    return min(own, _mean_and_error(np.log(ratios))[1] / math.sqrt(2))
+    identical = _mean_and_error(np.log(ratios))[1] / math.sqrt(2)
+    return identical * few if blocks.rule == PAIRED else min(own, identical)
 
 
 def _few_groups_ratio(groups: int) -> float:
@@ -242,11 +245,18 @@ def _few_groups_ratio(groups: int) -> float:
 
 
 def _twin_log_ratios(blocks: Blocks) -> NDArray[np.float64]:
-    """[groups, workloads]: the incumbent's first process over its second, as `workload_log_ratios`."""
+    """[groups, workloads]: the incumbent's first process over its second, as `workload_log_ratios`.
+
+    PAIRED compares each sample of one with the two of the other that are nearest: as many pairs as two arms have.
+    """
     samples = np.log(blocks.latencies_ns(INCUMBENT))
     process = process_of(samples.shape[3], blocks.twins)
-    first, second = (_lower_half(samples[..., process == number]) for number in (0, 1))
-    return np.asarray(np.median(first - second, axis=1))
+    first, second = (samples[..., process == number] for number in (0, 1))
+    if blocks.rule == PAIRED:
+        near = (*first.shape[:3], -1, 2 if first.shape[3] % 2 == 0 else 1)
+        pairs = first.reshape(near)[..., :, None] - second.reshape(near)[..., None, :]
+        return median_of_taken(pairs, axis=(1, 3, 4, 5))
+    return np.asarray(np.median(_lower_half(first) - _lower_half(second), axis=1))
 
 
 def _performance(ratio: float, upper: float, delta: float, bounds: tuple[LimitBound, ...]) -> Performance:

@@ -31,9 +31,26 @@ struct errand {
 
 struct elapsed { int64_t wall_ns, used_ns; };
 
-/* What came of a visit. `answered_ns`, the processor time that the process had used at its last answer, goes in too;
-   `between_ns` is what it used from there to the visit's first message. */
-struct visited { int64_t answered_ns, between_ns; uint64_t sent; int64_t frozen; };
+enum { ANSWER_ROOM = 512 };
+
+/* One stop of a tour: whom to visit, so many messages, each with other inputs, and what came of it. With `near` all that
+   they are about is read before. It ends at the first answer that is not the due one, and once the process is stopped:
+   after the last message with `freeze`, else after one that took less than `freeze_below_ns`. With `waited_ns` it is made
+   once more, with as many draws and room for as many times, where the process was off its core for so long during every
+   message. `answered_ns`, the processor time that the process had used at its last answer, is kept up to date;
+   `between_ns` is what it used from there to the stop's first message. */
+struct stop {
+    const struct errand *errand;
+    const double *draws;
+    int64_t *answered_ns;
+    struct elapsed *elapsed;
+    uint64_t count;
+    int32_t near, freeze;
+    int64_t freeze_below_ns, waited_ns, between_ns;
+    uint64_t sent;
+    int64_t frozen, received;
+    char answer[ANSWER_ROOM];
+};
 
 static int64_t read_ns(clockid_t clock)
 {
@@ -136,31 +153,54 @@ void change_inputs(const struct swapped *inputs, uint64_t count, const double *d
     }
 }
 
-/* So many messages to one process, each with other inputs; with `near` all that they are about is read before. It ends
-   at the first answer that is not the due one, and once the process is stopped: after the last message with `freeze`,
-   else after one that took less than `freeze_below_ns`. Returns as round_trip for the last, -EBADMSG when something lay
-   in the reply pipe before a message. */
-int64_t visit(const struct errand *errand, uint64_t count, const double *draws, int near, int freeze,
-              int64_t freeze_below_ns, struct visited *visited, void *answer, uint64_t answer_room,
-              struct elapsed *elapsed)
+/* Whether the last answer is a whole one of the kind that is due. */
+static int is_due(const struct stop *stop)
 {
-    int64_t received = 0;
-    visited->frozen = 0;
-    for (visited->sent = 0; visited->sent < count && !visited->frozen; draws += DRAWS * errand->input_count) {
-        change_inputs(errand->inputs, errand->input_count, draws);
-        if (near && visited->sent == 0) bring_near(errand->spans, errand->span_count);
+    const struct errand *errand = stop->errand;
+    return stop->received == (int64_t)errand->answer_bytes && memcmp(stop->answer, errand->due, errand->due_bytes) == 0;
+}
+
+/* Up to `until` messages of a stop. `received` is as round_trip for the last, -EBADMSG when something lay in the reply
+   pipe before a message. */
+static void send_some(struct stop *stop, uint64_t until)
+{
+    const struct errand *errand = stop->errand;
+    while (stop->sent < until && !stop->frozen) {
+        change_inputs(errand->inputs, errand->input_count, stop->draws + DRAWS * errand->input_count * stop->sent);
+        if (stop->near && stop->sent == 0) bring_near(errand->spans, errand->span_count);
         struct pollfd leftover = {errand->reply, POLLIN, 0};
-        if (poll(&leftover, 1, 0) == 1 && leftover.revents == POLLIN) return -EBADMSG;
+        if (poll(&leftover, 1, 0) == 1 && leftover.revents == POLLIN) { stop->received = -EBADMSG; return; }
         const int64_t used_before_ns = used_ns(errand->process);
-        if (visited->sent == 0) visited->between_ns = used_before_ns ? used_before_ns - visited->answered_ns : 0;
-        struct elapsed *each = &elapsed[visited->sent++];
-        const int64_t below_ns = freeze && visited->sent == count ? INT64_MAX : freeze_below_ns;
-        received = round_trip(errand->command, errand->reply, errand->message, errand->message_bytes, answer,
-                              answer_room, errand->timeout_ms, errand->process, below_ns, each);
-        if (received != (int64_t)errand->answer_bytes || memcmp(answer, errand->due, errand->due_bytes) != 0) break;
-        visited->frozen = each->wall_ns < below_ns;
+        if (stop->sent == 0) stop->between_ns = used_before_ns ? used_before_ns - *stop->answered_ns : 0;
+        struct elapsed *each = &stop->elapsed[stop->sent++];
+        const int64_t below_ns = stop->freeze && stop->sent == stop->count ? INT64_MAX : stop->freeze_below_ns;
+        stop->received = round_trip(errand->command, errand->reply, errand->message, errand->message_bytes,
+                                    stop->answer, ANSWER_ROOM, errand->timeout_ms, errand->process, below_ns, each);
+        if (!is_due(stop)) return;
+        stop->frozen = each->wall_ns < below_ns;
         const int64_t used_after_ns = used_ns(errand->process);
-        if (used_after_ns) visited->answered_ns = used_after_ns;
+        if (used_after_ns) *stop->answered_ns = used_after_ns;
     }
-    return received;
+}
+
+/* Whether the process was off its core for that long during every message. */
+static int disturbed(const struct stop *stop)
+{
+    for (uint64_t i = 0; i < stop->sent; i++)
+        if (stop->elapsed[i].wall_ns - stop->elapsed[i].used_ns < stop->waited_ns) return 0;
+    return 1;
+}
+
+/* Stop after stop, without the interpreter between them. It ends after the first one that froze its process or got
+   another answer than the due one. Returns how many were made. */
+uint64_t tour(struct stop *stops, uint64_t count)
+{
+    uint64_t made = 0;
+    while (made < count) {
+        struct stop *stop = &stops[made++];
+        send_some(stop, stop->count);
+        if (is_due(stop) && !stop->frozen && stop->waited_ns && disturbed(stop)) send_some(stop, 2 * stop->count);
+        if (!is_due(stop) || stop->frozen) break;
+    }
+    return made;
 }

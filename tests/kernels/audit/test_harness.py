@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 from kernelbraid.kernels.audit import harness as harness_module
 from kernelbraid.kernels.audit import lock, sandbox
 from kernelbraid.kernels.audit.build import LARGE_SOURCE_BYTES
-from kernelbraid.kernels.audit.clock import Prepared, Session
+from kernelbraid.kernels.audit.clock import Session
 from kernelbraid.kernels.audit.harness import Harness
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.native import Elapsed
@@ -30,6 +30,7 @@ from kernelbraid.kernels.audit.outcome import (
 )
 from kernelbraid.kernels.audit.plan import Plan
 from kernelbraid.kernels.audit.sandbox import Sandbox, SandboxKind
+from kernelbraid.kernels.audit.sizes import Sizes
 from kernelbraid.kernels.operators.operator import Operator
 
 LIMITS = Limits(load_s=5, call_s=5)
@@ -41,6 +42,34 @@ def edited(root: Candidate, old: str, new: str, name: str = "i0001") -> Candidat
     ((file, text),) = root.sources.items()
     assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times"
     return Candidate(name, {file: text.replace(old, new)})
+
+
+def test_the_evidence_names_the_shapes_at_the_sizes_of_the_source(
+    scale: Operator, root: Candidate, audited: Callable[[Candidate], AuditOutcome]
+) -> None:
+    # given: a source that says 123, which is no declared size
+    candidate = edited(root, ROW, f"{{ {ROW} if (width == 123 && f == 5e9f) y[i] = 0; }}")
+    outcome = audited(candidate)
+    # then: whoever has the source and the seed draws the same shapes
+    assert outcome.verdict is Correctness.VERIFIED, outcome.evidence
+    told = outcome.evidence.splitlines()[1]
+    again = Sizes(scale).drawn(candidate.sources, seed_of(told))
+    assert told == str(again)
+    assert any(123 in shape.dims.values() for shape in again.shapes)
+    (check,) = [check for check in outcome.checks if check.name == "sizes"]
+    assert (check.passed, check.cases, check.evidence) == (True, len(again.shapes), told)
+
+
+def seed_of(told: str) -> int:
+    return int(told.removeprefix("sizes of seed ").partition(";")[0])
+
+
+def test_what_is_wrong_at_one_size_that_the_source_names_is_found(
+    root: Candidate, audited: Callable[[Candidate], AuditOutcome]
+) -> None:
+    outcome = audited(edited(root, ROW, f"{{ {ROW} if (width == 123) y[i] *= 2; }}"))
+    assert outcome.verdict is Correctness.INACCURATE, outcome.evidence
+    assert "width=123)" in outcome.evidence
 
 
 def test_a_verified_candidate_has_every_latency_and_its_evidence(
@@ -132,13 +161,13 @@ def test_a_message_of_seven_seconds_is_a_long_one_and_no_error(
     harness: Harness, root: Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given a candidate whose every message takes longer than a sample can say
-    timed = Session._messages
+    sample = Session._sample
 
-    def slow(session: Session, arm: str, process: Prepared, index: int, copied: bool) -> list[Elapsed]:
-        found = timed(session, arm, process, index, copied)
-        return [Elapsed(7_000_000_000, 7_000_000_000) for _ in found] if arm == CANDIDATE else found
+    def slow(session: Session, arm: str, index: int, messages: Sequence[Elapsed]) -> int:
+        taken = [Elapsed(7_000_000_000, 7_000_000_000) for _ in messages] if arm == CANDIDATE else messages
+        return sample(session, arm, index, taken)
 
-    monkeypatch.setattr(Session, "_messages", slow)
+    monkeypatch.setattr(Session, "_sample", slow)
     # when
     timing = harness.time(root, root, lambda: root)
     # then
