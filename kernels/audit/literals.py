@@ -137,10 +137,18 @@ def _named(node: ast.AST, names: Mapping[str, int]) -> Iterator[int]:
         case ast.BinOp(op=ast.RShift(), right=right) if (amount := _value(right, names)) is not None:
             yield 1 << max(0, min(amount, MOST_SHIFT))
         case ast.Compare():
-            inside = (_value(part, names) for part in ast.walk(node) if isinstance(part, ast.expr))
-            yield from _together(value for value in inside if value is not None)
+            yield from _together(_compared(node, names))
     if isinstance(node, ast.expr) and (value := _value(node, names)) is not None:
         yield abs(value)
+
+
+def _compared(node: ast.AST, names: Mapping[str, int]) -> Iterator[int]:
+    """The largest expressions of constants within."""
+    if isinstance(node, ast.expr) and (value := _value(node, names)) is not None:
+        yield value
+        return
+    for part in ast.iter_child_nodes(node):
+        yield from _compared(part, names)
 
 
 def _value(node: ast.expr, names: Mapping[str, int]) -> int | None:
@@ -178,7 +186,9 @@ _TOKEN = re.compile(
     r"|(?P<symbol><<<|>>>|<<=|>>=|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%|&^]=|->|[-+*/%|&^~<>=(){}\[\],;?:.!#\n])"
 )
 _STRENGTH = {"|": 1, "^": 2, "&": 3, "<<": 4, ">>": 4, "+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
-_COMPARED = {"<", ">", "<=", ">=", "==", "!=", "?", "if", "while", "&&", "||", "switch", "case"}
+_COMPARED = {"<", ">", "<=", ">=", "==", "!="}
+_BETWEEN = {";", "{", "}", "&&", "||", ",", "?", ":"}
+"""Where one comparison ends."""
 _TYPES = {
     **dict.fromkeys(("char", "int8_t", "uint8_t", "bool", "_Bool"), 1),
     **dict.fromkeys(("short", "int16_t", "uint16_t", "_Float16", "__bf16", "half", "__half", "__nv_bfloat16"), 2),
@@ -201,7 +211,7 @@ class _Reader:
 
     def expression(self, at: int, least: int = 0) -> tuple[int, int] | None:
         """(value, next token) of the longest one from here on, of operators that are no weaker."""
-        read = self._operand(at)
+        read = self.operand(at)
         while read is not None and (strength := _STRENGTH.get(self.text(read[1]), -1)) >= max(least, 1):
             right = self.expression(read[1] + 1, strength + 1)
             value = None if right is None else _applied(self.text(read[1]), read[0], right[0])
@@ -210,7 +220,8 @@ class _Reader:
             read = value, right[1]
         return read
 
-    def _operand(self, at: int) -> tuple[int, int] | None:
+    def operand(self, at: int) -> tuple[int, int] | None:
+        """(value, next token) of one number, name, size or expression in brackets."""
         kind, text = self.tokens[at] if at < len(self.tokens) else ("", "")
         if kind == "number":
             return None if (value := _number(text)) is None else (value, at + 1)
@@ -219,14 +230,14 @@ class _Reader:
         if kind == "name":
             return (self.names[text], at + 1) if text in self.names else None
         if text in ("-", "+", "~"):
-            inside = self._operand(at + 1)
+            inside = self.operand(at + 1)
             return None if inside is None else (_signed(text, inside[0]), inside[1])
         return self._in_brackets(at) if text == "(" else None
 
     def _in_brackets(self, at: int) -> tuple[int, int] | None:
         """(expression), or (type) before an operand."""
         if (end := self._type(at + 1)) is not None:
-            return self._operand(end[1])
+            return self.operand(end[1])
         inside = self.expression(at + 1)
         return (inside[0], inside[1] + 1) if inside is not None and self.text(inside[1]) == ")" else None
 
@@ -308,29 +319,32 @@ def _defined(reader: _Reader) -> Mapping[str, int]:
 def _read(reader: _Reader) -> Iterator[int]:
     """Every number and every expression of numbers, and what those of one comparison may stand for."""
     own: set[int] = set()
-    compared = False
+    compared, within = False, 0
     for at, (kind, text) in enumerate(reader.tokens):
-        if text in (";", "{", "}"):
+        if text in _BETWEEN:
             yield from _together(own if compared else ())
             own, compared = set(), False
         compared |= text in _COMPARED
         if kind == "text" and re.fullmatch(r"\"\d{1,18}\"", text):
             yield int(text[1:-1])
-        for value in _from(reader, at):
-            own.add(value)
-            yield value
+        for value, end in _from(reader, at):
+            yield abs(value)
+            if at >= within:
+                own.add(value)
+                within = end
     yield from _together(own if compared else ())
 
 
-def _from(reader: _Reader, at: int) -> Iterator[int]:
-    """What begins at this token: alone, and with all that follows and binds at least as strongly as what precedes."""
+def _from(reader: _Reader, at: int) -> Iterator[tuple[int, int]]:
+    """(value, next token) of what begins here: with all that follows and binds more strongly than what precedes it,
+    and alone."""
     kind, text = reader.tokens[at]
     if kind not in ("number", "name") and text not in ("(", "-", "~"):
         return
-    if (alone := reader._operand(at)) is not None:
-        yield abs(alone[0])
     before = reader.text(at - 1)
     if (whole := reader.expression(at, _STRENGTH.get(before, 0) + 1)) is not None:
-        yield abs(whole[0])
+        yield whole
         if before == ">>":
-            yield 1 << max(0, min(whole[0], MOST_SHIFT))
+            yield 1 << max(0, min(whole[0], MOST_SHIFT)), whole[1]
+    if (alone := reader.operand(at)) is not None:
+        yield alone

@@ -59,7 +59,7 @@ class Progress:
         assert self.artifact is not None, "nothing is verified that was not built"
         return AuditOutcome(
             verdict=Correctness.VERIFIED,
-            evidence=self._summary(),
+            evidence="\n".join([self._summary(), *self.tally.notes.values()]),
             checks=self.tally.results(),
             screen=self.screen,
             confirmation=self.confirmation,

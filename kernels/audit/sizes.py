@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, islice, permutations, zip_longest
+from itertools import combinations, groupby, islice, permutations, zip_longest
 from typing import Literal
 
 import numpy as np
@@ -43,7 +43,7 @@ LARGE_RATIO = 0.85
 """and so often in the upper half of what it can be, by its logarithm."""
 AGAIN_RATIO = 0.6
 """What another stretch of a measure is worth for each that has a shape already."""
-SMALL_BYTES = 1 << 17
+SMALL_BYTES = 1 << 19
 LARGEST_SIZE = 1 << 40
 """No tensor has so many elements."""
 
@@ -80,10 +80,6 @@ class Shape:
     dims: Dims
     seed: int
 
-    def __str__(self) -> str:
-        """Entry and sizes."""
-        return f"{self.full.symbol}({', '.join(f'{name}={value}' for name, value in self.dims.items())})"
-
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
@@ -98,12 +94,17 @@ class Drawn:
 
     def __str__(self) -> str:
         """The evidence: enough to draw the shapes again, and what they leave open."""
-        parts = [f"seed {self.seed}", *map(str, self.shapes)]
+        parts = [f"sizes of seed {self.seed}", *self._by_entry()]
         if self.unreached:
             parts.append(f"unreached: {_told(self.unreached)}")
         if self.products_only:
             parts.append(f"reached by products of dims alone: {_told(self.products_only)}")
         return "; ".join(parts)
+
+    def _by_entry(self) -> Iterator[str]:
+        for full, alike in groupby(self.shapes, key=lambda shape: shape.full):
+            calls = ", ".join("x".join(map(str, shape.dims.values())) for shape in alike)
+            yield f"{full.symbol} ({' x '.join(full.dims)}) {calls}"
 
 
 def _told(sizes: Sequence[int]) -> str:
@@ -226,6 +227,11 @@ class _Space:
                 dims, had = able, True
         return self.whole(dims) if had else None
 
+    def unremarkable(self, name: str) -> tuple[int, int]:
+        """The range of one dim of a product, which is no tiny one unless all of the range is."""
+        low, high = self.ranges[name]
+        return min(max(low, UNREMARKABLE), high), high
+
     def _highest(self, name: str) -> int:
         return self.ranges[name][1] if name in self.ranges else self.lowest[name]
 
@@ -234,7 +240,7 @@ class _Space:
         low, high = self.ranges[name][0], self.furthest(dims, name)
         near = named[bisect_left(named, low) : bisect_right(named, high)]
         if near and rng.random() < NEAR_RATIO:
-            size = near[int(rng.integers(len(near)))] + int(rng.integers(-1, 2))
+            size = near[int(rng.integers(len(near)))] + (-1, 1, 1, -1, 0)[int(rng.integers(5))]
             return min(max(size, low), high)
         least = math.isqrt(low * high) if rng.random() < LARGE_RATIO else max(low, UNREMARKABLE)
         return _odd(_log_uniform(min(least, high), high, rng), low, high)
@@ -310,7 +316,7 @@ class _Pair:
         seen = sorted(_measured(names, dims) for dims in self.checks)
         reach, most_seen = self.reach[names], max(seen, default=0)
         low = 1
-        for cut in [cut for cut in _cuts(named, most_seen, reach) if cut <= reach] + [reach + 1]:
+        for cut in [cut for cut in _cuts(named, most_seen, reach, len(names) == 1) if cut <= reach] + [reach + 1]:
             if low < cut and bisect_left(seen, low) == bisect_left(seen, cut):
                 yield _Target(names, low, cut - 1, self._kind(low, cut, named) if low > most_seen else "between")
             is_named = cut in named
@@ -346,11 +352,11 @@ def _chosen(pair: _Pair, named: Sequence[int], budget: Budget, rng: np.random.Ge
     taken: Counter[Names] = Counter()
     for count in range(budget.most_shapes):
         wanted = count < budget.shapes or any(target.kind in ("last", "named") for target in missing.values())
-        adds = [(_added(held, missing, taken), number) for number, (_, size, held) in enumerate(choice) if size <= left]
+        adds = [(_added(held, missing, taken), -place) for place, (_, size, held) in enumerate(choice) if size <= left]
         most, number = max(adds, default=(0.0, 0))
         if most <= 0 or not wanted:
             break
-        dims, size, held = choice[number]
+        dims, size, held = choice[-number]
         left -= size
         taken.update({missing.pop(place).names for place in held if place in missing})
         yield Shape(pair.full, pair.decode, dims, int(rng.integers(1 << 63)))
@@ -394,11 +400,11 @@ def _choice(pair: _Pair, targets: Sequence[_Target], named: Sequence[int], rng: 
     yield from (dims for dims in drawn if dims is not None)
 
 
-def _cuts(named: Sequence[int], most_seen: int, reach: int) -> list[int]:
-    """Where a measure is cut: at the named sizes, past the largest check, and once more on the way to its end."""
+def _cuts(named: Sequence[int], most_seen: int, reach: int, is_dim: bool) -> list[int]:
+    """Where a measure is cut: at the named sizes, past the largest check, and a dim once more on the way to its end."""
     last = max([most_seen, *(size for size in named if size < reach)])
     middle = math.isqrt(max(1, last * reach))
-    return sorted({*named, most_seen + 1, *([middle] if last + 1 < middle < reach else [])})
+    return sorted({*named, most_seen + 1, *([middle] if is_dim and last + 1 < middle < reach else [])})
 
 
 def _goal(space: _Space, target: _Target, rng: np.random.Generator) -> Dims | None:
@@ -417,13 +423,13 @@ def _split(space: _Space, names: Sequence[str], product: int, rng: np.random.Gen
     """Sizes of these dims with about that product: all but the last anywhere they can be, the last what is missing."""
     dims: dict[str, int] = {}
     for number, name in enumerate(names[:-1]):
-        low, high = space.ranges[name]
+        low, high = space.unremarkable(name)
         rest = math.prod(space.ranges[other][1] for other in names[number + 1 :])
         low, high = max(low, -(-product // rest)), min(high, product)
         if low > high:
             return None
         dims[name] = _log_uniform(low, high, rng)
         product = -(-product // dims[name])
-    low, high = space.ranges[names[-1]]
+    low, high = space.unremarkable(names[-1])
     dims[names[-1]] = max(low, product)
     return dims if product <= high else None

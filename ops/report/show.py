@@ -114,6 +114,8 @@ def _verdict(audit: AuditCompleted, node: Implementation) -> Iterator[str]:
         yield from evidence_lines(audit.evidence)
     if audit.checks:
         yield from ("", "checks", *check_lines(audit.checks, audit.evidence))
+    if audit.verdict is Correctness.VERIFIED:
+        yield from evidence_lines("\n".join(audit.evidence.splitlines()[1:]))
 
 
 def _timing(workloads: Iterable[Workload], node: Implementation, shown: Exhibits) -> Iterator[str]:

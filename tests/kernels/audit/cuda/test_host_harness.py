@@ -6,6 +6,7 @@ about what the process around it lets it do, and what the auditor sees of it.
 
 import fcntl
 import os
+import re
 import textwrap
 import time
 from collections.abc import Callable
@@ -57,6 +58,9 @@ def test_right_candidate_is_verified(host_audit: Audit) -> None:
     assert outcome.verdict is Correctness.VERIFIED, outcome.evidence
     assert {check.name for check in outcome.checks} >= {"identity", "guards", "agreement", "accuracy", "timed_outputs"}
     assert all(check.passed for check in outcome.checks)
+    told = outcome.evidence.splitlines()[1]
+    (sizes,) = [check for check in outcome.checks if check.name == "sizes"]
+    assert (sizes.evidence, sizes.cases) == (told, len(re.findall(r"\d+x\d+", told)))
 
 
 WRONG = {
