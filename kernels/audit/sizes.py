@@ -65,7 +65,7 @@ class Budget:
 
 
 BUDGETS: Mapping[bool, Budget] = {
-    True: Budget(shapes=4, most_shapes=6, points=8, shape_bytes=3 << 20, bytes=20 << 20),
+    True: Budget(shapes=3, most_shapes=5, points=6, shape_bytes=3 << 19, bytes=10 << 20),
     False: Budget(shapes=2, most_shapes=3, points=1, shape_bytes=8 << 20, bytes=24 << 20),
 }
 """By whether the target is the CPU: on a device each shape may take a kernel of its own to be compiled."""

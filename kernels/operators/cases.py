@@ -64,14 +64,15 @@ class Reference(Protocol):
     def extremes(self, full: Call, decode: Entry, rng: np.random.Generator) -> Iterator[Agreement]:
         """What must agree in a call of extreme size: the decode entry's own extremes, at little cost.
 
-        A reference.py may leave it out: then it is the whole call through the decode entry, where `agreements` make
-        one, and `samples`.
+        A reference.py may leave it out: then it is the whole call through the decode entry and a few of what
+        `agreements` make before it, if they make it, and `samples`.
         """
 
 
 MOST_SAMPLES = 4
+FEW_ALONE = 5
 FIRST_AGREEMENTS = 160
-"""The call of all rows at once is among them."""
+"""The call of all rows at once is among them, where there is one."""
 REFERENCE_FUNCTIONS = ("make_inputs", "reference", "agreements")
 
 
@@ -152,8 +153,7 @@ class _Told:
             yield from drawn
             return
         if set(full.entry.dims) == set(decode.dims):
-            first = islice(self.agreements(full, decode), FIRST_AGREEMENTS)
-            yield from (each for each in first if each.call.entry == decode and each.call.dims == full.dims)
+            yield from _whole_and_few(self.agreements(full, decode), full, decode, rng)
         yield from self.samples(full, decode, rng)
 
     @contextmanager
@@ -165,6 +165,18 @@ class _Told:
         except Exception as error:
             what = f"{self.path}: {role} failed: {described(error)}"
             raise OperatorError(f"{what}; mend it, then resume the campaign") from error
+
+
+def _whole_and_few(
+    agreements: Iterator[Agreement], full: Call, decode: Entry, rng: np.random.Generator
+) -> Iterator[Agreement]:
+    """All rows at once, with the last one and a few others alone; nothing where all of them never come."""
+    first = list(islice(agreements, FIRST_AGREEMENTS))
+    whole = [place for place, each in enumerate(first) if each.call.entry == decode and each.call.dims == full.dims]
+    if whole:
+        per_call, alone = len(whole), first[: whole[0]]
+        few = alone[-per_call:] + [alone[place] for place in rng.permutation(len(alone))[:FEW_ALONE].tolist()]
+        yield from (*few, *(first[place] for place in whole))
 
 
 MOST_ALONE = 72

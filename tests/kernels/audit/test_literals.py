@@ -25,7 +25,7 @@ def joined(children: st.SearchStrategy[tuple[str, int]]) -> st.SearchStrategy[tu
 
     def build(left: tuple[str, int], symbol: str, right: tuple[str, int]) -> tuple[str, int]:
         if symbol == "<<":
-            return f"({left[0]} << {right[1] % 20})", left[1] << (right[1] % 20) if right[1] >= 0 else left[1]
+            return f"({left[0]} << {right[1] % 20})", left[1] << right[1] % 20
         return f"({left[0]} {symbol} {right[0]})", OPERATIONS[symbol](left[1], right[1])
 
     return st.builds(build, children, st.sampled_from(list(OPERATIONS)), children)

@@ -82,7 +82,7 @@ def test_every_audit_goes_past_a_width_that_is_named(size: int) -> None:
 
 def test_every_audit_goes_past_a_product_that_is_named() -> None:
     for seed in SEEDS:
-        assert any(math.prod(dims.values()) > 250000 for dims in of_f32(RMS_SIZES.drawn_at({250000}, seed))), seed
+        assert any(math.prod(dims.values()) > 150000 for dims in of_f32(RMS_SIZES.drawn_at({150000}, seed))), seed
 
 
 def test_every_audit_has_a_shape_between_two_sizes_that_are_named() -> None:
@@ -103,7 +103,7 @@ def test_past_a_named_size_the_other_sizes_vary_and_are_mostly_odd() -> None:
     past = [dims for seed in range(80) for dims in of_f32(RMS_SIZES.drawn_at({4096}, seed)) if dims["rows"] > 4096]
     assert len({dims["hidden"] for dims in past}) > 10
     assert sum(dims["hidden"] % 2 for dims in past) > len(past) / 2
-    assert max(dims["hidden"] for dims in past) > 60
+    assert max(dims["hidden"] for dims in past) > 30
 
 
 def test_a_source_without_numbers_is_checked_past_the_declared_sizes_all_the_same() -> None:
