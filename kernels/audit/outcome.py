@@ -163,7 +163,7 @@ class Blocks:
             "calls": self.calls,
             "paired": self.paired,
             "twins": self.twins,
-            "rule": self.rule,
+            **({} if self.rule == LOWER_HALVES else {"rule": self.rule}),
             "shapes": {arm: samples.shape for arm, samples in self.samples_ns.items()},
         }
         flat = np.concatenate([np.ascontiguousarray(array, "<u4").ravel() for array in arrays])
