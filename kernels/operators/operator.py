@@ -369,10 +369,10 @@ def _problems(operator: Operator, symbols: set[str]) -> Iterator[str]:
     if unknown := {symbol for symbol, _ in named} - symbols:
         yield f"undeclared entries: {', '.join(sorted(unknown))}"
     yield from _entry_problems(operator)
+    yield from _beyond_problems(operator)
     least = 1 if operator.target == CPU else 0
     yield from (text for symbol, dims in named for text in _dim_problems(operator.entry(symbol), dims, least))
     yield from _check_problems(operator)
-    yield from _beyond_problems(operator)
     yield from _region_problems(operator)
     yield from _repeated("workload", [workload.name for workload in operator.workloads])
     if any(workload.weight <= 0 or workload.limit_ratio < 1 for workload in operator.workloads):
