@@ -136,7 +136,7 @@ def _named(node: ast.AST, names: Mapping[str, int]) -> Iterator[int]:
     match node:
         case ast.BinOp(op=ast.RShift(), right=right) if (amount := _value(right, names)) is not None:
             yield 1 << max(0, min(amount, MOST_SHIFT))
-        case ast.Compare():
+        case ast.Compare(ops=ops) if not any(isinstance(op, ast.In | ast.NotIn) for op in ops):
             yield from _together(_compared(node, names))
     if isinstance(node, ast.expr) and (value := _value(node, names)) is not None:
         yield abs(value)

@@ -55,7 +55,7 @@ class Budget:
     shapes: int
     """For each pair of a full and a decode entry,"""
     most_shapes: int
-    """and as long as a stretch past all checks, from a size on that the sources name, is without one."""
+    """and so many of all pairs, as long as a stretch past all checks that begins at a named size is without one."""
     points: int
     """Small shapes of all pairs, each at named sizes in as many dims as can be."""
     shape_bytes: int
@@ -63,10 +63,15 @@ class Budget:
     bytes: int
     """Of all of them."""
 
+    def of_one(self, pairs: int, left_bytes: int) -> "Budget":
+        """The share of one of so many pairs."""
+        most_shapes, points = max(self.shapes, self.most_shapes // pairs), self.points // pairs
+        return replace(self, most_shapes=most_shapes, points=points, bytes=left_bytes)
+
 
 BUDGETS: Mapping[bool, Budget] = {
-    True: Budget(shapes=3, most_shapes=5, points=6, shape_bytes=3 << 19, bytes=10 << 20),
-    False: Budget(shapes=2, most_shapes=3, points=1, shape_bytes=8 << 20, bytes=24 << 20),
+    True: Budget(shapes=3, most_shapes=10, points=6, shape_bytes=3 << 19, bytes=10 << 20),
+    False: Budget(shapes=2, most_shapes=6, points=1, shape_bytes=8 << 20, bytes=24 << 20),
 }
 """By whether the target is the CPU: on a device each shape may take a kernel of its own to be compiled."""
 
@@ -130,8 +135,8 @@ class Sizes:
         shapes: list[Shape] = []
         for number, pair in enumerate(self._pairs):
             left = self._budget.bytes - sum(_bytes(shape.full, shape.dims) for shape in shapes)
-            most_bytes, points = left // (len(self._pairs) - number), self._budget.points // len(self._pairs)
-            shapes += _chosen(pair, named, replace(self._budget, bytes=most_bytes, points=points), rng)
+            budget = self._budget.of_one(len(self._pairs), left // (len(self._pairs) - number))
+            shapes += _chosen(pair, named, budget, rng)
         return Drawn(seed, tuple(shapes), *_beyond_reach(named, self._pairs))
 
 
