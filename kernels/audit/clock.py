@@ -48,8 +48,10 @@ SUSPICIOUS_RATIO = 0.85
 FEW_SAMPLES = 2
 """A message that takes so much less than its arm's good samples until then, of which there are as many at least, may
 have left work out: it is copied, and seldom is an honest one so short."""
-MOST_COPIES = 256
-"""Of a stage; what is drawn in secret is copied beyond that."""
+MOST_COPIED_BYTES = 256 << 20
+"""Of a group's messages that are too short; what is drawn in secret is copied beyond that."""
+KEPT_BYTES = 64 << 20
+"""Copies of more than this are made again at the end of a group, not at the end of a stage."""
 WAITED_NS = 25_000
 """A runner that was off its core for longer than a message's own wait was disturbed by another process."""
 
@@ -100,6 +102,10 @@ class Session:
     _seen: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     """An arm's samples of a workload, ascending."""
     _sets: list[WorkloadInputs] = field(default_factory=list)
+    _copied_bytes: int = 0
+    """What the copies that are kept take."""
+    _repeated: int = 0
+    """Copies that were made again and not told of yet."""
 
     @property
     def inputs(self) -> Inputs:
@@ -130,36 +136,56 @@ class Session:
         return collect(plan, self.operator, groups, self._pace.calls)
 
     def verify_copies(self, most_references: int) -> int:
-        """Repeat every copied call in a fresh process; compare the first few with float64 as well.
+        """Repeat every call copied since this was last asked in a fresh process; compare the first few of those that
+        are left with float64 as well.
 
         Raises CandidateFailed when a timed call gave other bits than an untimed one, or was inaccurate.
         Returns how many were repeated.
         """
+        self._repeat_copies(most_references)
+        repeated, self._repeated = self._repeated, 0
+        return repeated
+
+    def _repeat_copies(self, most_references: int) -> None:
+        """Repeat the copied calls and forget them, as many of a workload in a message as were timed in one."""
         beyond = max((drawn.layout.input_end for drawn in self._sets), default=0)
+        layouts: dict[tuple[str, int], Layout] = {}
         with Runner(self.launcher, self.artifacts[CANDIDATE], self.inputs, -1, self.inputs.size_bytes) as runner:
             runner.load(self._symbols)
-            for number, copy in enumerate(self.copies):
-                self._repeat(runner, copy, beyond, number < most_references)
-        return len(self.copies)
+            for copies in self._copied_messages():
+                workload = copies[0].workload
+                key, calls = (workload.name, len(copies)), [(self.operator.entry(workload.entry), workload.dims)]
+                if key not in layouts:
+                    layouts[key] = plan_layout(len(layouts), calls * len(copies), beyond)
+                    runner.prepare(layouts[key])
+                self._repeat(runner, copies, layouts[key])
+        for copy in self.copies[:most_references]:
+            self._accurate(copy)
+        self._repeated, self._copied_bytes = self._repeated + len(self.copies), 0
+        self.copies.clear()
 
-    def _repeat(self, runner: Runner, copy: Copy, input_offset: int, with_reference: bool) -> None:
-        entry = self.operator.entry(copy.workload.entry)
-        layout = plan_layout(0, [(entry, copy.workload.dims)], input_offset)
-        runner.prepare(layout)
-        for place in layout.calls[0].inputs:
-            self.inputs.fill(place, copy.inputs[place.tensor.name])
+    def _copied_messages(self) -> Iterator[list[Copy]]:
+        """The copied calls, as many at a time as a message of their workload has."""
+        for workload, count in zip(self.operator.workloads, self._pace.calls, strict=True):
+            copies = [copy for copy in self.copies if copy.workload is workload]
+            yield from (copies[first : first + count] for first in range(0, len(copies), count))
+
+    def _repeat(self, runner: Runner, copies: Sequence[Copy], layout: Layout) -> None:
+        for copy, places in zip(copies, layout.calls, strict=True):
+            for place in places.inputs:
+                self.inputs.fill(place, copy.inputs[place.tensor.name])
         runner.outputs.poison(layout)
         runner.go(layout, freeze=True)
-        where = f"workload {copy.workload.name}, timed and untimed"
-        for place in layout.calls[0].outputs:
-            difference = first_difference(copy.outputs[place.tensor.name], runner.outputs.read(place))
-            if difference:
-                raise CandidateFailed(Correctness.NONDETERMINISTIC, f"{where}: {place.tensor.name}: {difference}")
+        for copy, places in zip(copies, layout.calls, strict=True):
+            for place in places.outputs:
+                difference = first_difference(copy.outputs[place.tensor.name], runner.outputs.view(place))
+                if difference:
+                    where = f"workload {copy.workload.name}, timed and untimed: {place.tensor.name}"
+                    raise CandidateFailed(Correctness.NONDETERMINISTIC, f"{where}: {difference}")
         runner.thaw()
-        if with_reference:
-            self._accurate(Call(entry, copy.workload.dims, copy.inputs), copy)
 
-    def _accurate(self, call: Call, copy: Copy) -> None:
+    def _accurate(self, copy: Copy) -> None:
+        call = Call(self.operator.entry(copy.workload.entry), copy.workload.dims, copy.inputs)
         tolerance = self.operator.tolerances[call.entry.dtype]
         for name, exact in self.reference.reference(call.entry, call.dims, call.inputs).items():
             if problem := inaccuracy(copy.outputs[name], exact, tolerance):
@@ -180,7 +206,10 @@ class Session:
             if self._floor is None:
                 self._floor = self._prepared_floor(self._start(self._stack, FLOOR, self.floor))
             runners = {arm: [self._prepared(runner) for runner in twins] for arm, twins in started.items()}
-            return self._time_group(plan.paced(self.pace.pass_s), runners, self._floor)
+            samples = self._time_group(plan.paced(self.pace.pass_s), runners, self._floor)
+        if self._copied_bytes > KEPT_BYTES:
+            self._repeat_copies(0)
+        return samples
 
     def _start_all(self, stack: ExitStack, plan: Plan) -> Mapping[str, Sequence[Runner]]:
         """Every arm's processes. Which arm's come first is drawn: the later ones have other pages of memory."""
@@ -356,7 +385,7 @@ class Session:
     def _suspicious_ns(self, arm: str, index: int) -> int:
         """Messages that take less are copied, however seldom they come: work may have been skipped."""
         seen = self._seen.get((arm, index), ())
-        if arm == FLOOR or len(seen) < FEW_SAMPLES or len(self.copies) >= MOST_COPIES:
+        if arm == FLOOR or len(seen) < FEW_SAMPLES or self._copied_bytes >= MOST_COPIED_BYTES:
             return 0
         return round(SUSPICIOUS_RATIO * seen[len(seen) // 4])
 
@@ -365,19 +394,22 @@ class Session:
         return [each for each in found if unboxed or each.wall_ns - each.used_ns < WAITED_NS]
 
     def _copy(self, arm: str, runner: Runner, index: int) -> None:
-        """Copy one call of the message that a frozen runner has just answered: no runner can know which one that is.
+        """Copy the calls of the message that a frozen runner has just answered: no runner can know which one that is.
 
         Only the candidate's are kept. The others are copied as often because it costs those who are some time.
         """
         drawn = self._sets[index]
-        places = drawn.layout.calls[int(self.rng.integers(len(drawn.layout.calls)))]
-        copy = Copy(
-            drawn.workload,
-            {place.tensor.name: self.inputs.view(place).copy() for place in places.inputs},
-            {place.tensor.name: runner.outputs.read(place) for place in places.outputs},
-        )
+        copies = [
+            Copy(
+                drawn.workload,
+                {place.tensor.name: self.inputs.view(place).copy() for place in places.inputs},
+                {place.tensor.name: runner.outputs.read(place) for place in places.outputs},
+            )
+            for places in drawn.layout.calls
+        ]
         if arm == CANDIDATE:
-            self.copies.append(copy)
+            self.copies += copies
+            self._copied_bytes += drawn.layout.size_bytes
         runner.thaw(settle=True)
 
 

@@ -6,6 +6,8 @@ from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, LOWER_HALVES
 
 GROUP_S = 0.15
 """About what the paired arms of a group may take; slow kernels get fewer blocks, each of them less noisy."""
+SHORT_NS = 120_000
+"""Up to here a sample costs as much as what comes between two."""
 LONG_NS = 2_000_000
 """From here on a message is long: it averages over what disturbs it, and a few of them are most of a group's time."""
 
@@ -24,7 +26,7 @@ class Plan:
     twins: int = 1
     """Processes of each paired arm in a group; they take turns, a palindrome each."""
     copies: int = 4
-    """Calls of the candidate in a group that are copied and made again in a process that is not timed."""
+    """Messages of the candidate in a group that are copied and made again in a process that is not timed."""
     most_groups: int = 0
     """Groups may be added up to this number; no more than `groups` when it is smaller."""
     rule: int = LOWER_HALVES
@@ -57,14 +59,18 @@ class Plan:
 
     def halves_of(self, message_ns: float) -> int:
         """Samples of a paired arm in a block of a workload whose message takes so long: of a long one half as many,
-        and two of each process."""
-        palindromes = max(2, self.palindromes // 2) if message_ns >= LONG_NS else self.palindromes
+        and two of each process; of one that is not short a third less, and four."""
+        palindromes = self.palindromes
+        if message_ns >= LONG_NS:
+            palindromes = max(2, palindromes // 2)
+        elif message_ns >= SHORT_NS:
+            palindromes = max(4, palindromes * 2 // 3)
         return 2 * min(self.palindromes, palindromes)
 
 
 SCREEN = Plan(groups=1, blocks=1, copies=8, most_groups=6, rule=PAIRED)
 CONFIRMATION = Plan(
-    groups=3, blocks=1, palindromes=8, beside=(ROOT,), beside_blocks=1, twins=2, copies=3, most_groups=40, rule=PAIRED
+    groups=3, blocks=1, palindromes=10, beside=(ROOT,), beside_blocks=1, twins=2, copies=16, most_groups=40, rule=PAIRED
 )
 BESIDE_GROUPS = 8
 """A confirmation's arms beside the pair are timed in its first groups only: their limits need no more."""

@@ -14,7 +14,7 @@ from kernelbraid.kernels.audit.outcome import Blocks
 
 GROUPS_ADDED = 1
 COPIES_ADDED = 1
-"""Copies in a group that comes later: which group it is in is nothing that a fresh process could know."""
+"""Copies in a group that a screen adds: which group it is in is nothing that a fresh process could know."""
 
 
 class Timed(Protocol):
@@ -62,7 +62,6 @@ def confirm(
     """
     first = wanted if beside_root else wanted.alone()
     blocks = session.run(first)
-    later = replace(first, copies=COPIES_ADDED)
     while blocks.groups < first.most_groups and statistics.needs_more_groups(blocks, weights, limits):
-        blocks = session.more(later if blocks.groups < plan.BESIDE_GROUPS else later.alone(), blocks, GROUPS_ADDED)
+        blocks = session.more(first if blocks.groups < plan.BESIDE_GROUPS else first.alone(), blocks, GROUPS_ADDED)
     return blocks

@@ -41,6 +41,9 @@ LIKELY_ERRORS = 5.0
 LIKELY_GROUPS = 24
 """A bound lies so many standard errors above its estimate at a late confirmation's alpha: to come that close to the
 margin, and no closer, up to so many groups are worth their time."""
+HOPEFUL_ERRORS = 2.0
+"""Where so many of the errors that as many groups would leave are too many, not even a first confirmation's bound would
+clear the margin: more groups would bring an estimate that lies on the margin no nearer to a decision."""
 USUAL_GROUP_ERROR = 0.012
 """A screen of few groups may understate its error: one group's estimate seldom scatters less than this."""
 LIMIT_ALPHA = 0.025
@@ -118,7 +121,8 @@ def needs_more_groups(blocks: Blocks, weights: Mapping[str, float], limits: Mapp
     if blocks.groups < LEAST_GROUPS:
         error = max(student_t_quantile(1 - LATE_ALPHA, blocks.groups - 1) * error, LIKELY_ERRORS * _usual_error(blocks))
         return mean + error > math.log(1 - margin)
-    return mean + LIKELY_ERRORS * error > math.log(1 - margin) and blocks.groups < LIKELY_GROUPS
+    likely = mean + HOPEFUL_ERRORS * error * math.sqrt(blocks.groups / LIKELY_GROUPS) < math.log(1 - margin)
+    return likely and mean + LIKELY_ERRORS * error > math.log(1 - margin) and blocks.groups < LIKELY_GROUPS
 
 
 def _usual_error(blocks: Blocks) -> float:

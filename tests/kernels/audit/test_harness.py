@@ -188,10 +188,11 @@ def test_a_message_that_is_suspiciously_short_is_copied(harness: Harness, root: 
             seen[:] = [1_000_000_000] * 8
         # when
         session.run(plan)
-        # then: all of them are copied, one call of each message, and nothing of the incumbent's
-        messages = sum(2 * session._pace.visit(index) for index in range(len(session._sets)))
-        assert len(session.copies) == messages
-        assert session.verify_copies(0) == messages
+        # then: all of them are copied, with all of their calls, and nothing of the incumbent's
+        calls = sum(2 * session._pace.visit(index) * count for index, count in enumerate(session._pace.calls))
+        assert len(session.copies) == calls
+        assert session.verify_copies(0) == calls
+        assert not session.copies
 
 
 def test_candidates_are_audited_side_by_side(root: Candidate, audited: Callable[[Candidate], AuditOutcome]) -> None:
