@@ -111,6 +111,14 @@ def test_a_source_without_numbers_is_checked_past_the_declared_sizes_all_the_sam
     assert all(any(dims["rows"] > most_rows for dims in of_f32(RMS_SIZES.drawn_at((), seed))) for seed in SEEDS)
 
 
+def test_a_size_that_is_not_named_and_one_of_forty_are_a_gamble() -> None:
+    named = range(500, 20000, 500)
+    hidden = [any(dims["rows"] >= 5000 for dims in of_f32(RMS_SIZES.drawn_at((), seed))) for seed in range(80)]
+    among = [any(5000 <= d["rows"] < 5500 for d in of_f32(RMS_SIZES.drawn_at(named, seed))) for seed in range(80)]
+    assert 0.25 < sum(hidden) / 80 < 0.6
+    assert 0.03 < sum(among) / 80 < 0.2
+
+
 def test_sizes_that_declared_checks_lie_beyond_cost_no_shape() -> None:
     without = [len(RMS_SIZES.drawn_at((), seed).shapes) for seed in SEEDS]
     covered = [len(RMS_SIZES.drawn_at({2}, seed).shapes) for seed in SEEDS]
