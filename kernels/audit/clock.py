@@ -334,17 +334,21 @@ class Session:
         """
         due, samples, found = self._pace.visit(index), list[int](), list[Elapsed]()
         until = [1 + int(self.rng.integers(due)) if turn.copied else 0 for turn in turns]
+        stops: list[Stop] = []
         while (first := len(samples)) < len(turns):
-            now = turns[first:] if self._shown(turns, index) else turns[first : first + FEW_SAMPLES]
-            sent = [len(found), *[0] * len(now)]
-            stops = [self._stop(*each, index) for each in zip(now, sent, until[first:], strict=False)]
-            for turn, visit in zip(now, self._tour(now, index, stops), strict=False):
+            last = len(turns) if self._shown(turns, index) else first + FEW_SAMPLES
+            ahead = slice(len(stops), last)
+            stops += [self._stop(*each, index) for each in zip(turns[ahead], until[ahead], strict=True)]
+            for turn, visit in zip(turns[first:], self._tour(turns[first:], index, stops[first:last]), strict=False):
                 found += visit.elapsed
                 if visit.frozen:
                     self._copy(turn.arm, turn.process.runner, index)
                 if len(found) >= due:
                     samples.append(self._sample(turn.arm, index, found))
                     found = []
+            if found:
+                at = len(samples)
+                stops[at] = self._stop(turns[at], until[at], index, len(found))
         return samples
 
     def _sample(self, arm: str, index: int, messages: Sequence[Elapsed]) -> int:
@@ -360,7 +364,7 @@ class Session:
     def _shown(self, turns: Sequence["Turn"], index: int) -> bool:
         return all(len(self._seen.get((turn.arm, index), ())) >= FEW_SAMPLES for turn in turns)
 
-    def _stop(self, turn: "Turn", sent: int, until: int, index: int) -> Stop:
+    def _stop(self, turn: "Turn", until: int, index: int, sent: int = 0) -> Stop:
         """What is left of a turn: up to the message that is copied, or all of it.
 
         What a message is about is read before where there is only one, of several the shortest counts, which is not

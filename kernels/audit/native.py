@@ -196,11 +196,17 @@ class Stop:
     waited_ns: int = 0
     """They are sent once more when the process was off its core for so long during all of them; never when 0."""
 
-    def native(self, elapsed: "ctypes.Array[_Elapsed]") -> _Stop:
+    @cached_property
+    def elapsed(self) -> "ctypes.Array[_Elapsed]":
+        """How long each message took."""
+        return (_Elapsed * len(self.draws))()
+
+    @cached_property
+    def native(self) -> _Stop:
         """As stopwatch.c takes it."""
         places = (ctypes.addressof(self.errand.native), self.draws.ctypes.data, ctypes.addressof(self.answered))
         numbers = (self.messages, self.near, self.freeze, self.below_ns, self.waited_ns)
-        return _Stop(*places, ctypes.addressof(elapsed), *numbers)
+        return _Stop(*places, ctypes.addressof(self.elapsed), *numbers)
 
 
 class Visit(NamedTuple):
@@ -238,10 +244,8 @@ class Stopwatch:
 
     def tour(self, stops: Sequence[Stop]) -> list[Visit]:
         """Stop after stop, up to the first that froze its process or did not get the due answer, that one included."""
-        times = [(_Elapsed * len(stop.draws))() for stop in stops]
-        native = (_Stop * len(stops))(*(stop.native(each) for stop, each in zip(stops, times, strict=True)))
-        made = self._tour(native, len(stops))
-        return [_visit(stop, each) for stop, each in zip(native[:made], times[:made], strict=True)]
+        places = (ctypes.c_void_p * len(stops))(*(ctypes.addressof(stop.native) for stop in stops))
+        return [_visit(stop) for stop in stops[: self._tour(places, len(stops))]]
 
     def round_trip(
         self, command: int, reply: int, message: bytes, timeout_s: float, process: int, freeze: bool
@@ -260,9 +264,8 @@ class Stopwatch:
         return answer.raw[:received], Elapsed(elapsed.wall_ns, elapsed.used_ns)
 
 
-def _visit(stop: _Stop, times: "ctypes.Array[_Elapsed]") -> Visit:
-    start, received = ctypes.addressof(stop) + _Stop.answer.offset, stop.received
-    elapsed = [Elapsed(each.wall_ns, each.used_ns) for each in times[: stop.sent]]
-    return Visit(
-        ctypes.string_at(start, max(0, received)), elapsed, stop.between_ns, bool(stop.frozen), max(0, -received)
-    )
+def _visit(stop: Stop) -> Visit:
+    told = stop.native
+    answer = ctypes.string_at(ctypes.addressof(told) + _Stop.answer.offset, max(0, told.received))
+    elapsed = [Elapsed(each.wall_ns, each.used_ns) for each in stop.elapsed[: told.sent]]
+    return Visit(answer, elapsed, told.between_ns, bool(told.frozen), max(0, -told.received))

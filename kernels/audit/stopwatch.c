@@ -193,11 +193,11 @@ static int disturbed(const struct stop *stop)
 
 /* Stop after stop, without the interpreter between them. It ends after the first one that froze its process or got
    another answer than the due one. Returns how many were made. */
-uint64_t tour(struct stop *stops, uint64_t count)
+uint64_t tour(struct stop *const *stops, uint64_t count)
 {
     uint64_t made = 0;
     while (made < count) {
-        struct stop *stop = &stops[made++];
+        struct stop *stop = stops[made++];
         send_some(stop, stop->count);
         if (is_due(stop) && !stop->frozen && stop->waited_ns && disturbed(stop)) send_some(stop, 2 * stop->count);
         if (!is_due(stop) || stop->frozen) break;
