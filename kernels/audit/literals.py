@@ -19,6 +19,10 @@ LEAST, MOST = 2, 1 << 62
 MOST_TOGETHER = 6
 """Numbers of one comparison; of more, their products are left out."""
 MOST_SHIFT = 62
+MOST_DEPTH, MOST_OPERATIONS = 40, 40
+"""Of one expression. A source that has more hides a size, and must not keep its reader busy."""
+MOST_OPERANDS = 400_000
+"""Of one C source, each looked at in several expressions."""
 
 Number = int | float
 Operation = Callable[[int, int], Number]
@@ -144,15 +148,19 @@ def _named(node: ast.AST, names: Mapping[str, int]) -> Iterator[int]:
 
 def _compared(node: ast.AST, names: Mapping[str, int]) -> Iterator[int]:
     """The largest expressions of constants within."""
-    if isinstance(node, ast.expr) and (value := _value(node, names)) is not None:
-        yield value
-        return
-    for part in ast.iter_child_nodes(node):
-        yield from _compared(part, names)
+    due = [node]
+    while due:
+        part = due.pop()
+        if isinstance(part, ast.expr) and (value := _value(part, names)) is not None:
+            yield value
+        else:
+            due += ast.iter_child_nodes(part)
 
 
-def _value(node: ast.expr, names: Mapping[str, int]) -> int | None:
-    """The whole number that an expression of constants comes to."""
+def _value(node: ast.expr, names: Mapping[str, int], depth: int = 0) -> int | None:
+    """The whole number that an expression of constants comes to, if it is no deeper than anyone writes."""
+    if depth > MOST_DEPTH:
+        return None
     match node:
         case ast.Constant(value=bool()):
             return None
@@ -163,22 +171,24 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> int | None:
         case ast.Name(id=name):
             return names.get(name)
         case ast.BinOp(left=left, op=operator, right=right):
-            return _applied(_PYTHON.get(type(operator), ""), _value(left, names), _value(right, names))
+            return _applied(
+                _PYTHON.get(type(operator), ""), _value(left, names, depth + 1), _value(right, names, depth + 1)
+            )
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return _applied("-", 0, _value(operand, names))
+            return _applied("-", 0, _value(operand, names, depth + 1))
         case ast.UnaryOp(op=ast.Invert(), operand=operand):
-            return _applied("-", -1, _value(operand, names))
+            return _applied("-", -1, _value(operand, names, depth + 1))
         case ast.Call(func=ast.Name(id="len"), args=[ast.Constant(value=str() | bytes() as text)]):
             return len(text)
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[argument]):
-            return _value(argument, names) if name in _KEEPS_ITS_ARGUMENT else None
+            return _value(argument, names, depth + 1) if name in _KEEPS_ITS_ARGUMENT else None
     return None
 
 
 # C, and what is like it
 
 
-_REMARK = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_REMARK = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _TOKEN = re.compile(
     r"(?P<text>\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])+')"
     r"|(?P<number>0[xX][0-9a-fA-F']+[uUlLzZ]*|0[bB][01']+[uUlLzZ]*|(?:\d[\d']*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[uUlLzZfF]*)"
@@ -204,6 +214,10 @@ class _Reader:
 
     tokens: list[tuple[str, str]]
     names: dict[str, int] = field(default_factory=dict)
+    depth: int = 0
+    """Brackets and signs that an expression is within."""
+    left: int = MOST_OPERANDS
+    """What may still be looked at."""
 
     def text(self, at: int) -> str:
         """The token there; nothing past the end."""
@@ -212,7 +226,9 @@ class _Reader:
     def expression(self, at: int, least: int = 0) -> tuple[int, int] | None:
         """(value, next token) of the longest one from here on, of operators that are no weaker."""
         read = self.operand(at)
-        while read is not None and (strength := _STRENGTH.get(self.text(read[1]), -1)) >= max(least, 1):
+        for _ in range(MOST_OPERATIONS):
+            if read is None or (strength := _STRENGTH.get(self.text(read[1]), -1)) < max(least, 1):
+                break
             right = self.expression(read[1] + 1, strength + 1)
             value = None if right is None else _applied(self.text(read[1]), read[0], right[0])
             if right is None or value is None:
@@ -222,17 +238,20 @@ class _Reader:
 
     def operand(self, at: int) -> tuple[int, int] | None:
         """(value, next token) of one number, name, size or expression in brackets."""
-        kind, text = self.tokens[at] if at < len(self.tokens) else ("", "")
+        self.left -= 1
+        kind, text = self.tokens[at] if at < len(self.tokens) and self.left > 0 else ("", "")
         if kind == "number":
             return None if (value := _number(text)) is None else (value, at + 1)
         if text == "sizeof":
             return self._size(at + 1)
         if kind == "name":
             return (self.names[text], at + 1) if text in self.names else None
-        if text in ("-", "+", "~"):
-            inside = self.operand(at + 1)
-            return None if inside is None else (_signed(text, inside[0]), inside[1])
-        return self._in_brackets(at) if text == "(" else None
+        if text not in ("-", "+", "~", "(") or self.depth >= MOST_DEPTH:
+            return None
+        self.depth += 1
+        inside = self._in_brackets(at) if text == "(" else self.operand(at + 1)
+        self.depth -= 1
+        return inside if inside is None or text == "(" else (_signed(text, inside[0]), inside[1])
 
     def _in_brackets(self, at: int) -> tuple[int, int] | None:
         """(expression), or (type) before an operand."""
@@ -327,6 +346,8 @@ def _read(reader: _Reader) -> Iterator[int]:
         compared |= text in _COMPARED
         if kind == "text" and re.fullmatch(r"\"\d{1,18}\"", text):
             yield int(text[1:-1])
+        if kind == "number" and (number := _number(text)) is not None:
+            yield number
         for value, end in _from(reader, at):
             yield abs(value)
             if at >= within:

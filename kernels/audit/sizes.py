@@ -8,22 +8,19 @@ reach is said. Pure: the same operator, sources and seed give the same shapes.
 """
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, groupby, islice, permutations, zip_longest
+from itertools import groupby, islice, zip_longest
 from typing import Literal
 
 import numpy as np
 
 from kernelbraid.kernels.audit.layout import DTYPES
 from kernelbraid.kernels.audit.literals import literals
-from kernelbraid.kernels.operators.operator import CPU, Beyond, Entry, Operator, Sources, Tensor
-
-Dims = Mapping[str, int]
-Names = tuple[str, ...]
-"""A measure: the product of these dims."""
+from kernelbraid.kernels.audit.spaces import Dims, Names, Space, log_uniform
+from kernelbraid.kernels.operators.operator import CPU, Beyond, Entry, Operator, Sources
 
 Kind = Literal["last", "named", "past", "between", "at"]
 """Past all declared checks: from the largest named size on, from another one on, or from any other; between two sizes;
@@ -33,17 +30,12 @@ TRIES: Mapping[Kind, int] = {"last": 8, "named": 4, "past": 2, "between": 1, "at
 """Shapes that are drawn for each stretch of a kind, to choose from."""
 MOST_DRAWS = 96
 """All of them."""
+MOST_NAMED = 200
+"""Sizes that calls are aimed at; of more, so many are drawn."""
 MOST_UNREACHED = 6
 """Sizes out of reach that are told by their number."""
-NEAR_RATIO = 0.25
-"""How often a dim that is not sought itself lies beside a size in the sources."""
-UNREMARKABLE = 9
-"""Where it does not, it is no smaller than this, if it can be afforded,"""
-LARGE_RATIO = 0.85
-"""and so often in the upper half of what it can be, by its logarithm."""
 AGAIN_RATIO = 0.6
 """What another stretch of a measure is worth for each that has a shape already."""
-SMALL_BYTES = 1 << 19
 LARGEST_SIZE = 1 << 40
 """No tensor has so many elements."""
 
@@ -96,6 +88,8 @@ class Drawn:
     """By no measure, however large a call may be made here."""
     products_only: tuple[int, ...]
     """By products of dims, but by no dim."""
+    left_out: int = 0
+    """Sizes beyond MOST_NAMED, by chance: no call was aimed at them."""
 
     def __str__(self) -> str:
         """The evidence: enough to draw the shapes again, and what they leave open."""
@@ -104,6 +98,8 @@ class Drawn:
             parts.append(f"unreached: {_told(self.unreached)}")
         if self.products_only:
             parts.append(f"reached by products of dims alone: {_told(self.products_only)}")
+        if self.left_out:
+            parts.append(f"{self.left_out} more sizes are named than calls are aimed at")
         return "; ".join(parts)
 
     def _by_entry(self) -> Iterator[str]:
@@ -131,13 +127,15 @@ class Sizes:
     def drawn_at(self, sizes: Iterable[int], seed: int) -> Drawn:
         """The same, for these sizes."""
         rng = np.random.default_rng(seed)
-        named = sorted(size for size in set(sizes) if size < LARGEST_SIZE)
+        every = sorted(size for size in set(sizes) if size < LARGEST_SIZE)
+        some = rng.permutation(len(every))[:MOST_NAMED].tolist()
+        named = sorted(every[place] for place in some)
         shapes: list[Shape] = []
         for number, pair in enumerate(self._pairs):
             left = self._budget.bytes - sum(_bytes(shape.full, shape.dims) for shape in shapes)
             budget = self._budget.of_one(len(self._pairs), left // (len(self._pairs) - number))
             shapes += _chosen(pair, named, budget, rng)
-        return Drawn(seed, tuple(shapes), *_beyond_reach(named, self._pairs))
+        return Drawn(seed, tuple(shapes), *_beyond_reach(every, self._pairs), left_out=len(every) - len(named))
 
 
 def _bytes(entry: Entry, dims: Dims) -> int:
@@ -152,112 +150,6 @@ def _beyond_reach(named: Sequence[int], pairs: Sequence["_Pair"]) -> tuple[tuple
     by_any = max((most for _, most in reach), default=0)
     unreached = tuple(size for size in named if size >= by_any)
     return unreached, tuple(size for size in named if by_dim <= size < by_any)
-
-
-class _Space:
-    """One `beyond` range, and what a call in it may cost."""
-
-    def __init__(self, beyond: Beyond, entry: Entry, most_bytes: int) -> None:
-        self.entry, self.same, self._most, self._most_bytes = entry, beyond.same, beyond.most, most_bytes
-        sizes = {name: (size, size) if isinstance(size, int) else size for name, size in beyond.dims.items()}
-        self.lowest = {name: low for name, (low, _) in sizes.items()}
-        self.ranges = {name: ends for name, ends in sizes.items() if ends[0] < ends[1]}
-        self.measures = self._measures()
-        self._tensors = [self._growth(tensor) for tensor in (*entry.inputs, *entry.outputs)]
-
-    def _growth(self, tensor: Tensor) -> tuple[list[str], int]:
-        """The dims that a tensor grows with, and its bytes where each of them is 1."""
-        names = [self.same.get(item, item) for item in tensor.shape if isinstance(item, str)]
-        fixed = [item for item in tensor.shape if isinstance(item, int)]
-        return names, math.prod(fixed) * DTYPES[tensor.dtype].itemsize
-
-    def _measures(self) -> tuple[Names, ...]:
-        """Every dim that varies, every product of two, and of those of each tensor."""
-        varying = [name for name in self.entry.dims if self.same.get(name, name) in self.ranges]
-        tensors = (*self.entry.inputs, *self.entry.outputs)
-        shapes = [tuple(name for name in varying if name in tensor.shape) for tensor in tensors]
-        singles = [(name,) for name in self.ranges]
-        return tuple(dict.fromkeys([*singles, *combinations(varying, 2), *filter(None, shapes)]))
-
-    def whole(self, dims: Dims) -> Dims:
-        """With the dims that are as large as others, in the entry's order."""
-        return {name: dims[self.same.get(name, name)] for name in self.entry.dims}
-
-    def affordable(self, dims: Dims) -> bool:
-        """Whether a call of this size may be made."""
-        return self._cost(dims) <= self._most_bytes and math.prod(dims.values()) <= self._most
-
-    def _cost(self, dims: Dims) -> int:
-        """Bytes of all tensors."""
-        return sum(math.prod([dims[name] for name in names], start=size) for names, size in self._tensors)
-
-    def reach(self, names: Names) -> int:
-        """The largest that a measure gets, by pushing one of its dims after the other as far as it goes."""
-        most = 0
-        for order in permutations(dict.fromkeys(self.same.get(name, name) for name in names)):
-            dims = dict(self.lowest)
-            for name in order:
-                dims[name] = self.furthest(dims, name)
-            most = max(most, math.prod(self.whole(dims)[name] for name in names))
-        return most
-
-    def furthest(self, dims: Dims, name: str) -> int:
-        """The largest affordable size of one dim beside the others as they are."""
-        low, high = dims[name], self.ranges[name][1]
-        if self.affordable({**dims, name: high}):
-            return high
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.affordable({**dims, name: middle}) else (low, middle - 1)
-        return low
-
-    def filled(self, goal: Dims, rng: np.random.Generator, named: Sequence[int]) -> Dims | None:
-        """A call with these sizes and others drawn; None where there is none that is affordable."""
-        dims = {**self.lowest, **goal}
-        if not self.affordable(dims):
-            return None
-        others = [name for name in self.ranges if name not in goal]
-        for place in rng.permutation(len(others)).tolist():
-            dims[others[place]] = self._drawn(dims, others[place], rng, named)
-        return self.whole(dims)
-
-    def small(self, goal: Dims) -> Dims | None:
-        """A small call with as many of these sizes as it can have, in their order; None where it can have none."""
-        dims = {name: min(max(low, UNREMARKABLE), self._highest(name)) for name, low in self.lowest.items()}
-        had = False
-        for name, size in goal.items():
-            able = {**dims, name: size}
-            low, high = self.ranges.get(name, (1, 0))
-            if low <= size <= high and self._cost(able) <= SMALL_BYTES and self.affordable(able):
-                dims, had = able, True
-        return self.whole(dims) if had else None
-
-    def unremarkable(self, name: str) -> tuple[int, int]:
-        """The range of one dim of a product, which is no tiny one unless all of the range is."""
-        low, high = self.ranges[name]
-        return min(max(low, UNREMARKABLE), high), high
-
-    def _highest(self, name: str) -> int:
-        return self.ranges[name][1] if name in self.ranges else self.lowest[name]
-
-    def _drawn(self, dims: Dims, name: str, rng: np.random.Generator, named: Sequence[int]) -> int:
-        """A size of one dim: mostly odd and anywhere, by its logarithm; one in four beside a size in the sources."""
-        low, high = self.ranges[name][0], self.furthest(dims, name)
-        near = named[bisect_left(named, low) : bisect_right(named, high)]
-        if near and rng.random() < NEAR_RATIO:
-            size = near[int(rng.integers(len(near)))] + (-1, 1, 1, -1, 0)[int(rng.integers(5))]
-            return min(max(size, low), high)
-        least = math.isqrt(low * high) if rng.random() < LARGE_RATIO else max(low, UNREMARKABLE)
-        return _odd(_log_uniform(min(least, high), high, rng), low, high)
-
-
-def _odd(size: int, low: int, high: int) -> int:
-    """The size or a neighbour that is odd, where there is one."""
-    return size if size % 2 else size + 1 if size < high else max(low, size - 1)
-
-
-def _log_uniform(low: int, high: int, rng: np.random.Generator) -> int:
-    return min(high, max(low, int(low * (max(high, 1) / max(low, 1)) ** rng.random())))
 
 
 def _by_pair(operator: Operator) -> Iterator[list[Beyond]]:
@@ -305,7 +197,7 @@ class _Pair:
         ends = (beyond[0].full, beyond[0].decode)
         self.full, self.decode = map(operator.entry, ends)
         most_bytes = BUDGETS[operator.target == CPU].shape_bytes
-        self.spaces = [_Space(each, self.full, most_bytes) for each in beyond]
+        self.spaces = [Space(each, self.full, most_bytes) for each in beyond]
         self.checks = [check.dims for check in operator.checks if (check.full, check.decode) == ends]
         self.reach: dict[Names, int] = {}
         for space in self.spaces:
@@ -412,29 +304,13 @@ def _cuts(named: Sequence[int], most_seen: int, reach: int, is_dim: bool) -> lis
     return sorted({*named, most_seen + 1, *([middle] if is_dim and last + 1 < middle < reach else [])})
 
 
-def _goal(space: _Space, target: _Target, rng: np.random.Generator) -> Dims | None:
+def _goal(space: Space, target: _Target, rng: np.random.Generator) -> Dims | None:
     """Sizes of the measure's dims whose product lies in the target, its ends being likely."""
     low, high = target.low, min(target.high, space.reach(target.names))
     if low > high:
         return None
-    wanted = (low, high, _log_uniform(low, high, rng))[int(rng.integers(3))]
+    wanted = (low, high, log_uniform(low, high, rng))[int(rng.integers(3))]
     names = list(dict.fromkeys(space.same.get(name, name) for name in target.names))
     if len(names) < len(target.names):
         wanted = math.isqrt(wanted - 1) + 1
-    return _split(space, [names[place] for place in rng.permutation(len(names)).tolist()], wanted, rng)
-
-
-def _split(space: _Space, names: Sequence[str], product: int, rng: np.random.Generator) -> Dims | None:
-    """Sizes of these dims with about that product: all but the last anywhere they can be, the last what is missing."""
-    dims: dict[str, int] = {}
-    for number, name in enumerate(names[:-1]):
-        low, high = space.unremarkable(name)
-        rest = math.prod(space.ranges[other][1] for other in names[number + 1 :])
-        low, high = max(low, -(-product // rest)), min(high, product)
-        if low > high:
-            return None
-        dims[name] = _log_uniform(low, high, rng)
-        product = -(-product // dims[name])
-    low, high = space.unremarkable(names[-1])
-    dims[names[-1]] = max(low, product)
-    return dims if product <= high else None
+    return space.split([names[place] for place in rng.permutation(len(names)).tolist()], wanted, rng)

@@ -1,6 +1,7 @@
 """What sizes a source names: every way of writing a constant, and nothing that is no constant."""
 
 import operator
+import time
 from collections.abc import Callable
 
 import pytest
@@ -125,6 +126,33 @@ def test_what_is_no_size_is_not_named(name: str, text: str) -> None:
 @given(st.text(max_size=200), st.sampled_from(["a.c", "kernel.py"]))
 def test_any_text_is_read_without_complaint(text: str, name: str) -> None:
     assert all(LEAST <= value <= MOST for value in literals({name: text}))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.c", "(" * 200_000),
+        ("a.c", "-" * 200_000 + "5"),
+        ("a.c", "1" + " + 1" * 100_000),
+        ("a.c", "/*" * 200_000),
+        ("a.c", "'" * 100_000),
+        ("a.c", "9" * 200_000),
+        ("a.c", "a[" * 100_000 + "5"),
+        ("kernel.py", "x = 1" + " + 1" * 20_000),
+        ("kernel.py", "x = " + "-" * 3_000 + "1"),
+        ("kernel.py", "x = " + "(" * 150 + "1" + ")" * 150),
+        ("kernel.py", "if a < " + " < ".join(map(str, range(20_000))) + ": pass"),
+        ("kernel.py", "x = 2" + " ** 62" * 50),
+    ],
+)
+def test_a_source_that_means_to_keep_its_reader_busy_does_not(name: str, text: str) -> None:
+    started = time.process_time()
+    literals({name: text})
+    assert time.process_time() - started < 5
+
+
+def test_a_number_after_all_that_is_found_too() -> None:
+    assert 16384 in literals({"a.c": "(" * 200_000 + "if (n > 16384)"})
 
 
 def test_shipped_sources_name_the_sizes_that_they_dispatch_on() -> None:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -133,6 +134,14 @@ def test_the_evidence_says_what_was_drawn_and_what_no_shape_reaches() -> None:
     assert str(drawn).endswith("; unreached: 1073741824; reached by products of dims alone: 300000")
     many = replace(drawn, unreached=tuple(range(10, 20)), products_only=())
     assert str(many).endswith("unreached: 10, 11, 12, 13, 14, 15 and 4 more")
+
+
+def test_of_very_many_sizes_some_are_aimed_at_and_the_rest_are_told() -> None:
+    started = time.process_time()
+    drawn = RMS_SIZES.drawn_at(range(2, 100_002), 3)
+    assert time.process_time() - started < 5
+    assert str(drawn).endswith("99800 more sizes are named than calls are aimed at")
+    assert drawn.shapes
 
 
 def without_beyond() -> Operator:
