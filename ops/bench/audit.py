@@ -31,7 +31,7 @@ SMALL_MECHANISM = "lanes_16"
 """What both arms of the small operator's comparisons have: a root of one running sum is no usual incumbent."""
 TRUE_GAIN = 0.02
 _CALIBRATION_PERMILLE = 140
-_CALIBRATION_GROUPS = 200
+_CALIBRATION_GROUPS = 120
 _CALIBRATIONS = 5
 _CALIBRATED = 0.0007
 """The gain that is made may miss the one that is wanted by so much, about its standard error in so many groups."""
