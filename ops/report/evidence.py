@@ -40,6 +40,11 @@ def evidence_lines(text: str) -> Iterator[str]:
     yield from (f"  {plain(line, keep_spaces=True)}" for line in text.splitlines() if line.strip())
 
 
+def note_lines(evidence: str) -> Iterator[str]:
+    """What the evidence of a verified candidate says beyond its counts: the shapes at sizes that its sources name."""
+    yield from evidence_lines("\n".join(evidence.splitlines()[1:]))
+
+
 def check_lines(checks: Sequence[Checked], told: str = "") -> Iterator[str]:
     """Every kind of check with its cases; below one that failed, what failed, unless it was `told` before."""
     width = max((len(check.name) for check in checks), default=0)

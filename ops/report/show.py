@@ -13,6 +13,7 @@ from kernelbraid.ops.report.evidence import (
     evidence_lines,
     log_lines,
     measurement_lines,
+    note_lines,
     resource_lines,
     workload_lines,
 )
@@ -115,7 +116,7 @@ def _verdict(audit: AuditCompleted, node: Implementation) -> Iterator[str]:
     if audit.checks:
         yield from ("", "checks", *check_lines(audit.checks, audit.evidence))
     if audit.verdict is Correctness.VERIFIED:
-        yield from evidence_lines("\n".join(audit.evidence.splitlines()[1:]))
+        yield from note_lines(audit.evidence)
 
 
 def _timing(workloads: Iterable[Workload], node: Implementation, shown: Exhibits) -> Iterator[str]:

@@ -11,9 +11,9 @@ from kernelbraid.events.registry import BY_NAME
 from kernelbraid.events.state import fold
 from kernelbraid.events.store import open_store
 from kernelbraid.events.values import Measurement
-from kernelbraid.kernels.audit.outcome import Candidate, Correctness, Verdict
+from kernelbraid.kernels.audit.outcome import Candidate, CheckResult, Correctness, Verdict
 from kernelbraid.kernels.audit.simulated import SimulatedHarness
-from kernelbraid.ops.report.evidence import measurement_lines
+from kernelbraid.ops.report.evidence import check_lines, measurement_lines, note_lines
 from kernelbraid.ops.wiring import Wiring
 from kernelbraid.projections.digest import state_digest
 from kernelbraid.projections.summary import summary
@@ -196,6 +196,17 @@ def test_show_of_an_implementation_tells_how_it_was_timed_and_where(cli: Cli) ->
     assert len(found["sessions"]["confirmation"]["floor_s"]) == int(told[1])
     assert found["environment"]["compiler"] == "simulated"
     assert set(found["limits"]) == set(found["latencies_s"])
+
+
+def test_the_shapes_at_the_sizes_of_a_source_are_shown_below_the_checks() -> None:
+    told = "sizes of seed 7; rms_norm_full_f32 (rows x hidden) 5001x63; unreached: 1048576"
+
+    assert list(note_lines(f"agreement 24, sizes 1\n{told}")) == [f"  {told}"]
+    assert list(note_lines("agreement 24")) == []
+    assert list(check_lines([CheckResult("sizes", True, 1, told)])) == [
+        "  ok    sizes       1 cases",
+        f"        {told}",
+    ]
 
 
 def test_a_screen_of_one_group_is_shown_without_a_bound_and_an_error() -> None:
