@@ -201,7 +201,7 @@ def _drained(master: int) -> bytes:
 def test_ctrl_c_on_a_terminal_is_no_verdict_on_the_candidate(tmp_path: Path) -> None:
     """A terminal signals the whole foreground group; compiler and candidates must not be in it."""
     store = f"sqlite:///{tmp_path / 'kernelbraid.db'}"
-    command = [sys.executable, "-m", "kernelbraid.ops.cli", "--store", store, "run", "rms_norm", "--audits", "6"]
+    command = [sys.executable, "-m", "kernelbraid.ops.cli", "--store", store, "run", "rms_norm", "--audits", "40"]
     with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
         assert program.stderr is not None
         while b"root qualified" not in program.stderr.readline():
