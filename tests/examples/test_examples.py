@@ -30,7 +30,7 @@ FOUND = (
     rf"speed-up    {NUMBER}x the root, in its last confirmation's own blocks",
 )
 CAMPAIGNS = {
-    "attention": (4, 2, "i0003", "1.94"),
+    "attention": (5, 1, "i0002", "1.94"),
     "kv_cache_store": (3, 1, "i0002", "1.17"),
     "linear": (12, 2, "i0003", "1.14"),
     "log_softmax_gather": (3, 2, "i0002", "1.21"),

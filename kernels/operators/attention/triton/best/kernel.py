@@ -1,8 +1,8 @@
 """Attention for Hopper in Gluon: keys are cut every SPLIT tokens, counted from a sequence's first key.
 
 A split is a softmax over tiles of KEYS keys; splits are merged first to last. The full path does both in one program:
-two warpgroups with 64 queries each, a third one that fetches, and the merged output of earlier splits in
-shared memory. Decode computes splits in parallel programs, and a second kernel merges them.
+two warpgroups with 64 queries each, a third one that fetches, and the merged output of earlier splits in registers
+and shared memory. Decode computes splits in parallel programs, and a second kernel merges them.
 
 Weights are 2^(score - base), with scores in powers of two. A split's base is the highest score of its first FIRST keys,
 which every row sees that sees the split; or of all keys, where that lies more than SLACK above. The merged base is the
@@ -48,11 +48,14 @@ FIRST, SLACK = 8, 32.0
 def quartered(weights):
     """Sums over a row's KEYS = 128 keys, one for each value of bits 1 and 2 of the key's index.
 
-    The other bits are added by halves, one after the other: 3, 6, 4, 5, 0. All lie in one thread.
+    The other bits are added by halves, one after the other: 3, 6, 4, 5, 0. All lie in one thread. Where the second half
+    of the keys is not seen, and so would add zeros, there are only the first 64.
     """
-    x = gl.reshape(weights, [weights.shape[0], 2, 2, 2, 2, 4, 2])
-    x = gl.sum(x, 4)
-    x = gl.sum(x, 1)
+    if weights.shape[1] == 128:
+        x = gl.sum(gl.reshape(weights, [weights.shape[0], 2, 2, 2, 2, 4, 2]), 4)
+        x = gl.sum(x, 1)
+    else:
+        x = gl.sum(gl.reshape(weights, [weights.shape[0], 2, 2, 2, 4, 2]), 3)
     x = gl.sum(x, 2)
     x = gl.sum(x, 1)
     return gl.sum(x, 2)
@@ -229,35 +232,39 @@ def numbers_of(sequence, query_start, query_count, key_count, place):
 
 
 @gluon.jit
-def work(round, call, place, ROWS: gl.constexpr, KEYS: gl.constexpr):
+def work(round, call, place, SHAPE: gl.constexpr):
     """What a program does in a round: the sequence, its first row, queries and keys, the head, the tile's first query,
     how many tiles of keys it sees, 0 for none, and what `place` says of the sequence.
 
     The tiles with the most keys come first, all heads of one beside each other; programs take turns in being first.
+    A tile is 128 queries of one head, or 64 of each of two HEADS beside each other.
     """
+    KEYS: gl.constexpr = SHAPE[0]
+    HEADS: gl.constexpr = SHAPE[6]
+    ROWS: gl.constexpr = 128 // HEADS
     query_start, query_count, key_count, batch, row_tiles, query_heads = call
-    programs = gl.num_programs(0)
+    programs, blocks = gl.num_programs(0), query_heads // HEADS
     item = round * programs + gl.where(round % 2 == 0, gl.program_id(0), programs - 1 - gl.program_id(0))
-    row_tile = row_tiles - 1 - item // query_heads
+    row_tile = row_tiles - 1 - item // blocks
     sequence = sequence_of(query_start, batch, row_tile, ROWS)
     start, queries, count, there = numbers_of(sequence, query_start, query_count, key_count, place)
     first = (row_tile - start // ROWS - sequence) * ROWS
     seen = gl.minimum(count, count - queries + first + ROWS)
     tiles = gl.where((row_tile >= 0) & (first < queries), gl.cdiv(seen, KEYS), 0)
-    return sequence, start, queries, count, item % query_heads, first, tiles, there
+    return sequence, start, queries, count, item % blocks * HEADS, first, tiles, there
 
 
 @gluon.jit
-def rounds(call):
+def rounds(call, HEADS: gl.constexpr):
     """How many tiles a program takes at most."""
-    return gl.cdiv(call[4] * call[5], gl.num_programs(0))
+    return gl.cdiv(call[4] * (call[5] // HEADS), gl.num_programs(0))
 
 
 @gluon.jit
-def scored(scores, key, own, KEYS: gl.constexpr):
+def scored(scores, key, own):
     """A tile's scores, -inf where a key is not seen."""
-    keys = key + gl.arange(0, KEYS, gl.SliceLayout(0, scores.type.layout))
-    return gl.where(keys[None, :] <= own[:, None], scores, float("-inf"))
+    keys = key + gl.arange(0, scores.shape[1], gl.SliceLayout(0, scores.type.layout))
+    return gl.where(keys[None, :] <= by_row(own, scores), scores, float("-inf"))
 
 
 @gluon.jit
@@ -304,58 +311,66 @@ def add_split(part, earlier, joined):
 
 
 @gluon.jit
-def settled(out, earlier_s, joined, only):
-    """A split's output added to that of the earlier ones; `only` says that there are none."""
+def settled(out, earlier, kept_s, joined, only, KEPT: gl.constexpr):
+    """A split's output added to that of the earlier ones, which is in shared memory; `only` says that there are none.
+
+    Of what is KEPT a half and a quarter of the columns are in registers, the rest in shared memory.
+    """
     left, right = in_two(out)
-    if only:
-        earlier_s[0].store(left)
-        earlier_s[1].store(right)
+    if KEPT:
+        middle, rest = in_two(right)
+        before = gl.where(only, gl.zeros_like(rest), kept_s[0].load(rest.type.layout))
+        kept_s[0].store(add_split(rest, before, joined))
+        earlier = (add_split(left, earlier[0], joined), add_split(middle, earlier[1], joined))
+    elif only:
+        kept_s[0].store(left)
+        kept_s[1].store(right)
     else:
-        earlier_s[0].store(add_split(left, earlier_s[0].load(left.type.layout), joined))
-        earlier_s[1].store(add_split(right, earlier_s[1].load(right.type.layout), joined))
+        kept_s[0].store(add_split(left, kept_s[0].load(left.type.layout), joined))
+        kept_s[1].store(add_split(right, kept_s[1].load(right.type.layout), joined))
+    return earlier
 
 
 @gluon.jit
-def all_splits(out, earlier_s, joined):
+def all_splits(out, earlier, kept_s, joined, KEPT: gl.constexpr):
     """The last split's output added to the earlier ones."""
     left, right = in_two(out)
-    left = add_split(left, earlier_s[0].load(left.type.layout), joined)
-    return whole(left, add_split(right, earlier_s[1].load(right.type.layout), joined), out)
+    if KEPT:
+        middle, rest = in_two(right)
+        left, middle = add_split(left, earlier[0], joined), add_split(middle, earlier[1], joined)
+        right = whole(middle, add_split(rest, kept_s[0].load(rest.type.layout), joined), right)
+    else:
+        left = add_split(left, kept_s[0].load(left.type.layout), joined)
+        right = add_split(right, kept_s[1].load(right.type.layout), joined)
+    return whole(left, right, out)
 
 
 @gluon.jit
-def write(out, inverse, base, total, place, passing_s, y, lse, D: gl.constexpr):
+def write(out, inverse, base, total, place, y, lse, D: gl.constexpr):
     """What the queries attend to, and the logarithm of their sum."""
     start, queries, begin, head, query_heads = place
     row = begin + gl.arange(0, out.shape[0], base.type.layout)
     gl.store(lse + (start + row).to(gl.int64) * query_heads + head, log_sum(base, total), row < queries)
+    # rows as the product has them; of columns a lane has four beside each other, so four lanes write 32 bytes
+    more: gl.constexpr = [[0, 16], [0, 32]] + ([[0, 64]] if D == 128 else [])
+    layout: gl.constexpr = gl.DistributedLinearLayout(
+        [[0, 1], [0, 2], [8, 0]] + more, [[0, 4], [0, 8], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, D]
+    )
     # + 0.0: a split that a row does not see turns -0.0 into 0.0, so every row does
-    left, right = in_two(gl.fma(out, by_row(inverse, out), 0.0))
-    passing_s[0].store(left)
-    passing_s[1].store(right)
-    write_half(passing_s[0], 0, place, y, D)
-    write_half(passing_s[1], 1, place, y, D)
-
-
-@gluon.jit
-def write_half(passing_s, half, place, y, D: gl.constexpr):
-    """Half of the columns, row by row."""
-    start, queries, begin, head, query_heads = place
-    ROWS: gl.constexpr = passing_s.shape[0]
-    layout: gl.constexpr = gl.BlockedLayout([1, 8], [512 // D, D // 16], [ROWS // 16, 1], [1, 0])
-    row, d = begin + gl.arange(0, ROWS, gl.SliceLayout(1, layout)), gl.arange(0, D // 2, gl.SliceLayout(0, layout))
+    found = gl.convert_layout(narrowed(gl.fma(out, by_row(inverse, out), 0.0)), layout)
+    row, d = begin + gl.arange(0, out.shape[0], gl.SliceLayout(1, layout)), gl.arange(0, D, gl.SliceLayout(0, layout))
     at = (start + row).to(gl.int64) * query_heads + head
-    found = passing_s.load(layout).to(gl.bfloat16)
-    gl.store(y + at[:, None] * D + (d[None, :] + half * (D // 2)), found, (row < queries)[:, None])
+    gl.store(y + at[:, None] * D + d[None, :], found, (row < queries)[:, None])
 
 
 @gluon.jit
 def begin_scores(tile, taken, mine, bars, zero, STAGES: gl.constexpr):
-    """Begin the products of the queries and a tile's keys."""
+    """Begin the products of the queries and a tile's keys, or the first half of them."""
     q, keys_s = mine[0], mine[1]
     stage = (taken + tile) % STAGES
     mbarrier.wait(bars[2].index(stage), (taken + tile) // STAGES & 1)
-    return warpgroup_mma(q, keys_s.index(stage).permute([1, 0]), zero, use_acc=False, is_async=True)
+    keys = keys_s.index(stage).slice(0, zero.shape[1])
+    return warpgroup_mma(q, keys.permute([1, 0]), zero, use_acc=False, is_async=True)
 
 
 @gluon.jit
@@ -363,28 +378,29 @@ def begin_values(tile, taken, out, w, begun, mine, bars, STAGES: gl.constexpr):
     """Begin to add a tile's values to the output, or to begin it."""
     stage = (taken + tile) % STAGES
     mbarrier.wait(bars[3].index(stage), (taken + tile) // STAGES & 1)
-    return warpgroup_mma(w, mine[2].index(stage), out, use_acc=not begun, is_async=True)
+    values = mine[2].index(stage).slice(0, w.shape[1])
+    return warpgroup_mma(w, values, out, use_acc=not begun, is_async=True)
 
 
 @gluon.jit
 def seen_of(scores, tile, seen, KEYS: gl.constexpr):
     """A tile's scores, -inf where a key is not seen.
 
-    `seen` are the last keys that the rows see and how many tiles all of them do.
+    `seen` are the last keys that the rows see, how many tiles all of them do, and how many keys one of them does.
     """
-    own, clear = seen
+    own, clear, _end = seen
     if tile >= clear:
-        scores = scored(scores, tile * KEYS, own, KEYS)
+        scores = scored(scores, tile * KEYS, own)
     return scores
 
 
 @gluon.jit
-def first_of(scores):
+def first_of(scores, like):
     """The highest score of a row's first FIRST = 8 keys; 0 for a row that does not see them."""
     x = scores
-    for _ in gl.static_range(4):
+    for _ in gl.static_range(4 if scores.shape[1] == 128 else 3):
         x, _right = in_two(x)
-    top = gl.convert_layout(gl.max(x, 1), gl.SliceLayout(1, scores.type.layout))
+    top = gl.convert_layout(gl.max(x, 1), like.type.layout)
     return gl.where(top == float("-inf"), 0.0, top)
 
 
@@ -399,7 +415,7 @@ def narrowed(weights):
 @gluon.jit
 def weighed_tile(scores, base, scale):
     """A tile's weights and the sums of their quarters."""
-    weights = gl.exp2(gl.fma(scores, scale, -base[:, None]))
+    weights = gl.exp2(gl.fma(scores, scale, -by_row(base, scores)))
     return weights, quartered(weights)
 
 
@@ -415,8 +431,8 @@ def ended(total, base, all_base, all_total, only, LIMIT: gl.constexpr):
 
 
 @gluon.jit
-def one_tile(tile, taken, slot, out, w, running, seen, mine, bars, zero, scale, SHAPE: gl.constexpr):
-    """A tile's scores and the values of the one before, which are added while the weights are computed.
+def one_tile(tile, taken, slot, out, w, earlier, running, seen, mine, bars, zero, scale, SHAPE: gl.constexpr):
+    """A tile's scores, or its first half's, and the values of the one before: added while the weights are computed.
 
     A split's end is noted here; its output is complete, and merged, only with the next tile.
     """
@@ -426,37 +442,35 @@ def one_tile(tile, taken, slot, out, w, running, seen, mine, bars, zero, scale, 
     scores = begin_scores(tile, taken, mine, bars, zero, SHAPE[2])
     begun = (tile - 1) % TILES == 0
     if begun & (tile > 1):
-        settled(out, mine[3], joined, True if SHAPE[5] else tile == TILES + 1)
+        earlier = settled(out, earlier, mine[3], joined, True if SHAPE[5] else tile == TILES + 1, SHAPE[7])
     out = begin_values(tile - 1, taken, out, w, begun, mine, bars, SHAPE[2])
     scores = seen_of(warpgroup_mma_wait(1, [scores]), tile, seen, KEYS)
     if tile % TILES == 0:
         joined, all_base, all_total = ended(total, base, all_base, all_total, tile == TILES, SHAPE[3])
-        base = first_of(scores) * scale
+        base = first_of(scores, base) * scale
         total = gl.zeros_like(total)
     weights, sums = weighed_tile(scores, base, scale)
     total = after(total + gl.convert_layout(sums, total.type.layout))
     out, w = warpgroup_mma_wait(0, [out, w])
     mbarrier.arrive(bars[4].index((slot + tile) % 4))
-    w = gl.convert_layout(narrowed(weights), w.type.layout)
-    return out, w, (joined, base, total, all_base, all_total)
+    w = gl.convert_layout(narrowed(weights), gl.DotOperandLayout(0, out.type.layout, 2))
+    return out, w, earlier, (joined, base, total, all_base, all_total)
 
 
 @gluon.jit
-def last_values(tile, taken, slot, out, w, running, mine, bars, SHAPE: gl.constexpr):
-    """The last tile's values added and the splits merged: the output, its base and its total."""
+def last_values(tile, taken, slot, out, w, earlier, running, mine, bars, SHAPE: gl.constexpr):
+    """The last tile's values added, and what merges its split: the factors, the base and the total."""
     TILES: gl.constexpr = SHAPE[1]
     joined, base, total, all_base, all_total = running
     begun = tile % TILES == 0
     if begun & (tile > 0):
-        settled(out, mine[3], joined, True if SHAPE[5] else tile == TILES)
+        earlier = settled(out, earlier, mine[3], joined, True if SHAPE[5] else tile == TILES, SHAPE[7])
     out = begin_values(tile, taken, out, w, begun, mine, bars, SHAPE[2])
     joined, all_base, all_total = ended(total, base, all_base, all_total, tile < TILES, SHAPE[3])
     inverse = normalised(all_total)
     out, w = warpgroup_mma_wait(0, [out, w])
     mbarrier.arrive(bars[4].index((slot + tile + 1) % 4))
-    if tile >= TILES:
-        out = all_splits(out, mine[3], joined)
-    return out, inverse, all_base, all_total
+    return out, inverse, earlier, (joined, all_base, all_total)
 
 
 @gluon.jit
@@ -469,7 +483,7 @@ def split_base(first, count, taken, slot, seen, mine, bars, zero, scale, SHAPE: 
         scores = begin_scores(tile, taken, mine, bars, zero, SHAPE[2])
         scores = seen_of(warpgroup_mma_wait(0, [scores]), first + tile, seen, KEYS)
         if tile == 0:
-            start = first_of(scores)
+            start = first_of(scores, start)
         top = gl.maximum(top, gl.max(scores, 1))
         mbarrier.wait(bars[3].index((taken + tile) % SHAPE[2]), (taken + tile) // SHAPE[2] & 1)
         mbarrier.arrive(bars[4].index((slot + tile) % 4))
@@ -494,21 +508,59 @@ def split_output(first, count, base, taken, slot, seen, mine, bars, zero, out, s
 
 
 @gluon.jit
+def first_tile(taken, slot, seen, mine, bars, zero, none, zero_out, scale, SHAPE: gl.constexpr):
+    """The weights of the first tile, or of its first half, and what is noted of them."""
+    scores = begin_scores(0, taken, mine, bars, zero, SHAPE[2])
+    scores = seen_of(warpgroup_mma_wait(0, [scores]), 0, seen, SHAPE[0])
+    mbarrier.arrive(bars[4].index(slot % 4))
+    base = first_of(scores, none) * scale
+    weights, total = weighed_tile(scores, base, scale)
+    w = gl.convert_layout(narrowed(weights), gl.DotOperandLayout(0, zero_out.type.layout, 2))
+    return w, (none + 0.0, base, total, none + 0.0, none + 0.0)
+
+
+@gluon.jit
 def with_speed(tiles, taken, slot, seen, mine, bars, zero, none, zero_out, scale, SHAPE: gl.constexpr):
     """What a tile's rows attend to, their base and total; NaN for a total where a row needs care."""
     KEYS: gl.constexpr = SHAPE[0]
-    scores = begin_scores(0, taken, mine, bars, zero, SHAPE[2])
-    scores = seen_of(warpgroup_mma_wait(0, [scores]), 0, seen, KEYS)
-    mbarrier.arrive(bars[4].index(slot % 4))
-    base = first_of(scores) * scale
-    weights, total = weighed_tile(scores, base, scale)
-    w = gl.convert_layout(narrowed(weights), gl.DotOperandLayout(0, zero_out.type.layout, 2))
-    running = (none + 0.0, base, total, none + 0.0, none + 0.0)
-    out = zero_out
-    for tile in range(1, tiles):
-        out, w, running = one_tile(tile, taken, slot, out, w, running, seen, mine, bars, zero, scale, SHAPE)
-    mbarrier.arrive(mine[5])
-    return last_values(tiles - 1, taken, slot, out, w, running, mine, bars, SHAPE)
+    half_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, KEYS // 2, 16])
+    zero_half = gl.zeros([zero.shape[0], KEYS // 2], gl.float32, half_layout)
+    left, right = in_two(zero_out)
+    earlier = (left, in_two(right)[0])
+    last, until, half, lone = tiles - 1, tiles, False, False
+    if SHAPE[6] == 2:
+        # whether no row sees the second half of the last tile
+        half = last * KEYS + KEYS // 2 >= seen[2]
+        lone = half & (last == 0)
+        until = gl.where(half, last, tiles)
+    if lone:
+        w_only, noted = first_tile(taken, slot, seen, mine, bars, zero_half, none, zero_out, scale, SHAPE)
+        mbarrier.arrive(mine[5])
+        out, inverse, earlier, merging = last_values(
+            last, taken, slot, zero_out, w_only, earlier, noted, mine, bars, SHAPE
+        )
+    else:
+        w, running = first_tile(taken, slot, seen, mine, bars, zero, none, zero_out, scale, SHAPE)
+        out = zero_out
+        for tile in range(1, until):
+            out, w, earlier, running = one_tile(
+                tile, taken, slot, out, w, earlier, running, seen, mine, bars, zero, scale, SHAPE
+            )
+        if half:
+            out, w_half, earlier, running = one_tile(
+                last, taken, slot, out, w, earlier, running, seen, mine, bars, zero_half, scale, SHAPE
+            )
+            mbarrier.arrive(mine[5])
+            out, inverse, earlier, merging = last_values(
+                last, taken, slot, out, w_half, earlier, running, mine, bars, SHAPE
+            )
+        else:
+            mbarrier.arrive(mine[5])
+            out, inverse, earlier, merging = last_values(last, taken, slot, out, w, earlier, running, mine, bars, SHAPE)
+    joined, all_base, all_total = merging
+    if last >= SHAPE[1]:
+        out = all_splits(out, earlier, mine[3], joined, SHAPE[7])
+    return out, inverse, all_base, all_total
 
 
 @gluon.jit
@@ -565,12 +617,17 @@ def attend_all(
     zero_out = gl.zeros([OWN, D], gl.float32, o_layout)
     care = gl.zeros([OWN], gl.int32, gl.SliceLayout(1, s_layout))
     taken, held = ring
-    for round in range(rounds(call)):
-        _sequence, start, queries, count, head, first, tiles, _there = work(round, call, call[0], 128, KEYS)
+    for round in range(rounds(call, SHAPE[6])):
+        _sequence, start, queries, count, head, first, tiles, _there = work(round, call, call[0], SHAPE)
         if tiles > 0:
-            slot, begin = taken + held, first + PART * OWN
+            slot, begin = taken + held, first
+            if SHAPE[6] == 1:
+                begin += PART * OWN
+            else:
+                head += PART
             last = count - queries + begin
-            seen = (last + gl.arange(0, OWN, none.type.layout), (last + 1) // KEYS)
+            own = last + gl.arange(0, OWN, none.type.layout)
+            seen = (own, (last + 1) // KEYS, gl.minimum(count, last + OWN))
             mbarrier.wait(mine[4], held & 1)
             if CARE:
                 out, inverse, base, total = with_care(
@@ -582,7 +639,7 @@ def attend_all(
                 )
             # a tile may have more rows than queries are left, with whatever lies behind the keys
             care = care | gl.where((seen[0] < count) & (total != total), 1, 0)
-            write(out, inverse, base, total, (start, queries, begin, head, call[5]), mine[3], y, lse, D)
+            write(out, inverse, base, total, (start, queries, begin, head, call[5]), y, lse, D)
             taken += 2 * tiles if CARE else tiles
             held += 1
     return taken, held, care
@@ -594,6 +651,7 @@ def attend(memory, bars, call, y, lse, scale, PART: gl.constexpr, D: gl.constexp
 
     What was fetched is left slot by slot: a tile's keys together with the values of the tile before.
     """
+    gdc_wait()
     queries_s, keys_s, values_s, earlier_s, care_s = memory
     halves = (earlier_s.index(2 * PART), earlier_s.index(2 * PART + 1))
     queries = (queries_s.index(PART), keys_s, values_s, halves, bars[0].index(PART), bars[1].index(PART))
@@ -606,12 +664,12 @@ def attend(memory, bars, call, y, lse, scale, PART: gl.constexpr, D: gl.constexp
 
 
 @gluon.jit
-def fetch_queries(q_d, queries_s, bars, held, row, head, D: gl.constexpr):
+def fetch_queries(q_d, queries_s, bars, held, row, head, D: gl.constexpr, HEADS: gl.constexpr):
     """Each warpgroup's queries, once it has left those before."""
     for half in gl.static_range(2):
         mbarrier.wait(bars[1].index(half), held & 1 ^ 1)
         mbarrier.expect(bars[0].index(half), 64 * D * 2)
-        at = [row + half * 64, head * D]
+        at = [row + half * (64 if HEADS == 1 else 0), (head + half * (HEADS - 1)) * D]
         tma.async_copy_global_to_shared(q_d, at, bars[0].index(half), queries_s.index(half))
 
 
@@ -672,7 +730,7 @@ def fetch_tile(
         await_slot(slot, bars[4])
         collect(k_d, keys, bars[2].index(stage), rows, key, count, kv_head, kv_heads, KEYS, D)
         if step == 0:
-            fetch_queries(q_d, memory[0], bars, held, row, head, D)
+            fetch_queries(q_d, memory[0], bars, held, row, head, D, SHAPE[6])
         await_slot(slot + 1, bars[4])
         collect(v_d, values, ready, rows, key, count, kv_head, kv_heads, KEYS, D)
     else:
@@ -682,7 +740,7 @@ def fetch_tile(
         await_slot(slot, bars[4])
         copy_tile(k_d, keys, bars[2].index(stage), at, kv_head, KEYS, D)
         if step == 0:
-            fetch_queries(q_d, memory[0], bars, held, row, head, D)
+            fetch_queries(q_d, memory[0], bars, held, row, head, D, SHAPE[6])
         await_slot(slot + 1, bars[4])
         if key + KEYS <= count:
             copy_tile(v_d, values, ready, at, kv_head, KEYS, D)
@@ -706,8 +764,8 @@ def fetch_all(
 ):
     """Fetch the tiles that the warpgroups attend to, as they leave them: each once or twice."""
     taken, held, edges = ring
-    for round in range(rounds(call)):
-        sequence, start, _queries, count, head, first, tiles, there = work(round, call, source[3], 128, SHAPE[0])
+    for round in range(rounds(call, SHAPE[6])):
+        sequence, start, _queries, count, head, first, tiles, there = work(round, call, source[3], SHAPE)
         if tiles > 0:
             where = (sequence, there * source[6], count, start + first, head, head // (call[5] // source[4]))
             steps = 2 * tiles if TWICE else tiles
@@ -736,6 +794,7 @@ def fetch(
     PLACE: gl.constexpr,
 ):
     """Fetch for all rounds, and for all of them again if a row needs care."""
+    gdc_wait()
     source = (q_d, k_d, v_d, place, kv_heads, slots, page_tokens)
     ring = fetch_all((0, 0, 0), memory, bars, call, source, False, D, SHAPE, PLACE)
     mbarrier.wait(bars[6].index(0), 0)
@@ -777,14 +836,20 @@ def full(
     FETCHING_WARPS: gl.constexpr,
     REGISTERS: gl.constexpr,
 ):
-    """Tiles of 128 queries of one sequence, for one head each: a sequence's last queries are those of its last keys."""
+    """Tiles of 128 queries of one sequence, for one head each: a sequence's last queries are those of its last keys.
+
+    Or of 64 for two heads each. It is launched while what comes before still runs; each of its parts waits for that.
+    """
     KEYS: gl.constexpr = SHAPE[0]
     STAGES: gl.constexpr = SHAPE[2]
+    gdc_launch_dependents()
     memory = (
         gl.allocate_shared_memory(gl.bfloat16, [2, 64, D], q_d.layout),
         gl.allocate_shared_memory(gl.bfloat16, [STAGES, KEYS, D], TILE),
         gl.allocate_shared_memory(gl.bfloat16, [STAGES, KEYS, D], TILE),
-        gl.allocate_shared_memory(gl.float32, [4, 64, D // 2], gl.SwizzledSharedLayout(8, 1, 4, [1, 0])),
+        gl.allocate_shared_memory(
+            gl.float32, [4, 64, D // 4 if SHAPE[7] else D // 2], gl.SwizzledSharedLayout(8, 1, 4, [1, 0])
+        ),
         gl.allocate_shared_memory(gl.int32, [2, 64], gl.SwizzledSharedLayout(1, 1, 1, [0])),
     )
     # of queries: there, left; of keys and of values: there; slots left; the last values there; whether care is needed
@@ -798,8 +863,6 @@ def full(
         barriers(1, 2),
     )
     fence_async_shared()
-    gdc_wait()
-    gdc_launch_dependents()
     call = (query_start, query_count, key_count, batch, row_tiles, query_heads)
     gl.warp_specialize(
         [
@@ -814,16 +877,19 @@ def full(
 
 def launch_full(q, k, v, place, query_start, query_count, key_count, y, lse, slots, page_tokens, where):
     (tokens, query_heads, head_dim), kv_heads, batch = q.shape, k.shape[-2], query_start.shape[0]
-    # what no sequence has more keys than: where that is two splits, none is added to an earlier one but the last
-    most = slots * page_tokens if where != PACKED else k.shape[0]
+    # no more packed keys than two splits: only the last one is added to an earlier one. And tiles are few, each counts:
+    # 64 queries of two heads leave out half of what 128 queries of one head multiply beyond the diagonal
+    few = where == PACKED and k.shape[0] <= 2 * SPLIT
     row = q.view(tokens, query_heads * head_dim)
     rows = TensorDescriptor.from_tensor(row, [64, head_dim], shared(64, head_dim))
-    row_tiles = triton.cdiv(tokens, ROWS) if batch == 1 else tokens // ROWS + batch
-    full[(min(PROGRAMS, row_tiles * query_heads),)](
+    heads = 2 if few and query_heads // kv_heads % 2 == 0 else 1
+    rows_each = ROWS // heads
+    row_tiles = triton.cdiv(tokens, rows_each) if batch == 1 else tokens // rows_each + batch
+    full[(min(PROGRAMS, row_tiles * (query_heads // heads)),)](
         *(rows, fetched(k, where), fetched(v, where), place, query_start, query_count, key_count, y, lse),
         *(batch, row_tiles, query_heads, kv_heads, slots, page_tokens, math.log2(math.e) / math.sqrt(head_dim)),
         D=head_dim,
-        SHAPE=(KEYS, SPLIT // KEYS, STAGES, LIMIT, SLACK, most <= 2 * SPLIT),
+        SHAPE=(KEYS, SPLIT // KEYS, STAGES, LIMIT, SLACK, few, heads, not few and where != ANY_PAGES),
         PLACE=where,
         TILE=shared(KEYS, head_dim),
         FETCHING_WARPS=4 if where == ANY_PAGES else 1,
