@@ -49,10 +49,10 @@ def kept(key: str, measure: Callable[[], Mapping[str, float]]) -> Mapping[str, f
 def least_s(operator: Operator, workload: Workload, found: Mapping[str, float]) -> Mapping[str, float]:
     """Seconds that one call of the workload takes at least, by what bounds it: bytes, operations, the call itself.
 
-    Operations count only where the operator declares them.
+    Operations count only where the operator declares them, and no bytes of what is gathered: a call may read few.
     """
     entry = operator.entry(workload.entry)
-    tensors = (*entry.inputs, *entry.outputs)
+    tensors = [tensor for tensor in (*entry.inputs, *entry.outputs) if not tensor.gathered]
     moved = sum(math.prod(tensor.resolve(workload.dims)) * DTYPES[tensor.dtype].itemsize for tensor in tensors)
     return {
         f"to move its {moved} bytes": moved / (SLACK * found["bandwidth_bytes_per_s"]),

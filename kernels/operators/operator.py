@@ -65,6 +65,8 @@ class Tensor:
     name: str
     dtype: Dtype
     shape: tuple[str | int, ...]
+    gathered: bool = False
+    """A call may read a few of its rows alone, so that its bytes bound no time."""
 
     def resolve(self, dims: Mapping[str, int]) -> tuple[int, ...]:
         """The shape in elements under the given dims."""
@@ -324,7 +326,7 @@ def _operator(folder: Path, target: str, declared: dict[str, Any], text: str) ->
 
 def _entry(raw: dict[str, Any]) -> Entry:
     def tensors(items: list[dict[str, Any]]) -> tuple[Tensor, ...]:
-        return tuple(Tensor(item["name"], item["dtype"], tuple(item["shape"])) for item in items)
+        return tuple(_tensor(item) for item in items)
 
     return Entry(
         raw["symbol"],
@@ -334,6 +336,10 @@ def _entry(raw: dict[str, Any]) -> Entry:
         tensors(raw["inputs"]),
         tensors(raw["outputs"]),
     )
+
+
+def _tensor(raw: dict[str, Any]) -> Tensor:
+    return Tensor(raw["name"], raw["dtype"], tuple(raw["shape"]), bool(raw.get("gathered", False)))
 
 
 def _workload(raw: dict[str, Any]) -> Workload:

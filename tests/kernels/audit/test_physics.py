@@ -13,7 +13,7 @@ from kernelbraid.kernels.audit.clock import drowned, joined
 from kernelbraid.kernels.audit.harness import Harness
 from kernelbraid.kernels.audit.native import native_programs
 from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, Blocks
-from kernelbraid.kernels.operators.operator import Operator
+from kernelbraid.kernels.operators.operator import Operator, load_operator
 from kernelbraid.kernels.toolchains.cc import find_compiler
 
 FOUND = {"bandwidth_bytes_per_s": 1e11, "flop_per_s": 1e11, "call_floor_s": 1e-9}
@@ -76,6 +76,18 @@ def test_faster_than_its_bytes_can_be_moved_is_impossible(scale: Operator) -> No
     evidence = physics.impossible(scale, blocks(scale, round(0.9 * least_ns)), CANDIDATE, FOUND)
     assert evidence is not None
     assert f"to move its {moved_bytes(scale)} bytes takes at least" in evidence
+
+
+def test_what_is_gathered_bounds_no_time_as_a_call_may_read_little_of_it() -> None:
+    # given 64 rows of a table of 16,384
+    table = load_operator("embedding", "triton")
+    rows = next(each for each in table.workloads if each.name == "decode_b64_h4096")
+
+    # when
+    due_s = physics.least_s(table, rows, FOUND)
+
+    # then
+    assert [what for what in due_s if "bytes" in what] == [f"to move its {64 * 8 + 64 * 4096 * 2} bytes"]
 
 
 def test_faster_than_its_declared_operations_can_be_done_is_impossible(scale: Operator) -> None:
