@@ -87,7 +87,7 @@ def test_a_process_that_dies_is_a_failure_and_not_a_gap(monkeypatch: pytest.Monk
 def test_the_readme_shows_the_recorded_table() -> None:
     # given
     root = Path(__file__).resolve().parents[2]
-    record = json.loads((root / "ops" / "bench" / "records" / "2026-11-30-layers.json").read_text())
+    record = json.loads((root / "ops" / "bench" / "records" / "2026-12-01-layers.json").read_text())
 
     # when
     shown = (root / "kernels" / "models" / "README.md").read_text()
