@@ -46,8 +46,12 @@ MOST_MESSAGES = 3
 """A sample is the shortest of a visit: so many messages to one process in a row, or about so long."""
 SUSPICIOUS_RATIO = 0.85
 FEW_SAMPLES = 2
-"""A message that takes so much less than its arm's good samples until then, of which there are as many at least, may
-have left work out: it is copied, and seldom is an honest one so short."""
+"""A message that takes so much less than its arm's usual ones until then, of which there are as many samples at least,
+may have left work out: it is copied."""
+SHORT_COPIES = 2
+"""Of each workload and arm in a group what is short beside the middle of its messages is copied: who leaves work out in
+half of them at most is found at once. What is copied beyond that is short beside its good samples, as an honest message
+seldom is: a sample is the shortest of a few, so that leaving work out in some of them makes all samples short."""
 MOST_COPIED_BYTES = 256 << 20
 """Of a group's messages that are too short; what is drawn in secret is copied beyond that."""
 KEPT_BYTES = 64 << 20
@@ -101,6 +105,10 @@ class Session:
     _floor: "Prepared | None" = None
     _seen: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     """An arm's samples of a workload, ascending."""
+    _messages: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    """The messages that they are the shortest of, ascending."""
+    _short: dict[tuple[str, int], int] = field(default_factory=dict)
+    """How many were copied in this group because they were short."""
     _sets: list[WorkloadInputs] = field(default_factory=list)
     _copied_bytes: int = 0
     """What the copies that are kept take."""
@@ -198,6 +206,7 @@ class Session:
     def _group(self, plan: Plan) -> "GroupSamples":
         """One set of fresh processes: load all, lay the inputs out, time every block."""
         self.look()
+        self._short.clear()
         with ExitStack() as stack:
             started = self._start_all(stack, plan)
             if self.pace is None:
@@ -343,6 +352,8 @@ class Session:
                 found += visit.elapsed
                 if visit.frozen:
                     self._copy(turn.arm, turn.process.runner, index)
+                    if self._was_last_short(turn.arm, index, visit, stops[len(samples)]):
+                        del stops[len(samples) + 1 :]
                 if len(found) >= due:
                     samples.append(self._sample(turn.arm, index, found))
                     found = []
@@ -357,9 +368,11 @@ class Session:
         The kernel's account of the runner's processor time decides only that: in a virtual machine it was seen to go
         backwards by 50 us.
         """
-        sample = min(LONGEST_NS, *(each.wall_ns for each in self._undisturbed(messages) or messages))
-        insort(self._seen.setdefault((arm, index), []), sample)
-        return sample
+        good = [min(LONGEST_NS, each.wall_ns) for each in self._undisturbed(messages) or messages]
+        insort(self._seen.setdefault((arm, index), []), min(good))
+        for message_ns in good:
+            insort(self._messages.setdefault((arm, index), []), message_ns)
+        return min(good)
 
     def _shown(self, turns: Sequence["Turn"], index: int) -> bool:
         return all(len(self._seen.get((turn.arm, index), ())) >= FEW_SAMPLES for turn in turns)
@@ -391,7 +404,19 @@ class Session:
         seen = self._seen.get((arm, index), ())
         if arm == FLOOR or len(seen) < FEW_SAMPLES or self._copied_bytes >= MOST_COPIED_BYTES:
             return 0
-        return round(SUSPICIOUS_RATIO * seen[len(seen) // 4])
+        good, messages = seen[len(seen) // 4], self._messages[arm, index]
+        usual = good if self._all_short_copied(arm, index) else max(good, messages[len(messages) // 2])
+        return round(SUSPICIOUS_RATIO * usual)
+
+    def _all_short_copied(self, arm: str, index: int) -> bool:
+        return self._short.get((arm, index), 0) >= SHORT_COPIES
+
+    def _was_last_short(self, arm: str, index: int, visit: Visit, stop: Stop) -> bool:
+        """Whether the message that was just copied is the last that is due for being short beside the middle one."""
+        if self._all_short_copied(arm, index) or visit.elapsed[-1].wall_ns >= stop.below_ns:
+            return False
+        self._short[arm, index] = self._short.get((arm, index), 0) + 1
+        return self._all_short_copied(arm, index)
 
     def _undisturbed(self, found: Sequence[Elapsed]) -> list[Elapsed]:
         unboxed = not self.launcher.sandbox.box

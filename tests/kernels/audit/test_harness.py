@@ -15,7 +15,7 @@ import pytest
 from kernelbraid.kernels.audit import harness as harness_module
 from kernelbraid.kernels.audit import lock, sandbox
 from kernelbraid.kernels.audit.build import LARGE_SOURCE_BYTES
-from kernelbraid.kernels.audit.clock import Session
+from kernelbraid.kernels.audit.clock import SHORT_COPIES, Session
 from kernelbraid.kernels.audit.harness import Harness
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.native import Elapsed
@@ -193,6 +193,24 @@ def test_a_message_that_is_suspiciously_short_is_copied(harness: Harness, root: 
         assert len(session.copies) == calls
         assert session.verify_copies(0) == calls
         assert not session.copies
+
+
+def test_messages_short_beside_the_middle_one_are_copied_twice_in_a_group(harness: Harness, root: Candidate) -> None:
+    # given a session most of whose messages were long, while every sample was as short as they are now
+    arms = {INCUMBENT: harness._artifact(root), CANDIDATE: harness._artifact(root)}
+    plan = Plan(groups=1, blocks=1, palindromes=4, copies=0)
+    with harness._session(arms) as session:
+        session.run(plan)
+        session.copies.clear()
+        for seen in session._seen.values():
+            seen[:] = [1] * 1000
+        for messages in session._messages.values():
+            messages[:] = [1_000_000_000] * 1000
+        for groups in (1, 2):
+            # when
+            session.run(plan)
+            # then
+            assert len(session.copies) == groups * SHORT_COPIES * sum(session._pace.calls)
 
 
 def test_candidates_are_audited_side_by_side(root: Candidate, audited: Callable[[Candidate], AuditOutcome]) -> None:
