@@ -5,8 +5,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
+
+from threadpoolctl import threadpool_limits
 
 from kernelbraid.kernels.audit.failure import AuditFailure
 
@@ -14,29 +17,35 @@ SWITCH_S = 1e-4
 """Both threads do much in short steps, after each of which it is the other's turn to run Python."""
 
 
-class _ShortTurns:
-    """Short turns of Python's threads while at least one audit is inside: the interval is the whole process's."""
+class _Settings:
+    """What holds in the whole process while at least one audit is inside.
+
+    Python's threads take short turns. numpy's matrix products stay on the thread that asks for them: BLAS's own threads
+    know nothing of the cores that the auditor's are kept on, and would compute a reference where a candidate is timed.
+    """
 
     def __init__(self) -> None:
         self._counting = threading.Lock()
         self._inside = 0
-        self._usual_s = sys.getswitchinterval()
+        self._before = ExitStack()
 
     def begin(self) -> None:
         with self._counting:
             if self._inside == 0:
-                self._usual_s = sys.getswitchinterval()
-                sys.setswitchinterval(min(self._usual_s, SWITCH_S))
+                usual_s = sys.getswitchinterval()
+                self._before.callback(sys.setswitchinterval, usual_s)
+                sys.setswitchinterval(min(usual_s, SWITCH_S))
+                self._before.enter_context(threadpool_limits(1, user_api="blas"))
             self._inside += 1
 
     def end(self) -> None:
         with self._counting:
             self._inside -= 1
             if self._inside == 0:
-                sys.setswitchinterval(self._usual_s)
+                self._before.close()
 
 
-_SHORT_TURNS = _ShortTurns()
+_SETTINGS = _Settings()
 
 
 class Beside:
@@ -73,7 +82,7 @@ class Beside:
 
     def __enter__(self) -> Self:
         """It itself."""
-        _SHORT_TURNS.begin()
+        _SETTINGS.begin()
         return self
 
     def __exit__(
@@ -84,7 +93,7 @@ class Beside:
         try:
             self._thread.shutdown()
         finally:
-            _SHORT_TURNS.end()
+            _SETTINGS.end()
         self.waited_s = time.perf_counter() - started
         if error is None or isinstance(error, AuditFailure):
             self.look()

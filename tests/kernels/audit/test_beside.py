@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from kernelbraid.kernels.audit.beside import SWITCH_S, Beside
 from kernelbraid.kernels.audit.failure import CandidateFailed
@@ -77,3 +78,19 @@ def test_two_that_overlap_leave_the_interpreters_turns_as_they_were() -> None:
     # then
     assert still_s == pytest.approx(SWITCH_S)
     assert sys.getswitchinterval() == pytest.approx(usual_s)
+
+
+def test_matrix_products_stay_on_their_thread_while_an_audit_is_inside() -> None:
+    # given
+    def threads() -> set[int]:
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        usual = threads()
+        # when
+        with Beside() as beside:
+            inside: list[set[int]] = []
+            beside.start(lambda: inside.append(threads()))
+        # then
+        assert inside == [{1}]
+        assert threads() == usual == {2}
