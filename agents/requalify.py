@@ -35,7 +35,7 @@ from kernelbraid.kernels.audit import outcome as found
 from kernelbraid.kernels.audit.outcome import Blocks
 from kernelbraid.kernels.audit.statistics import (
     LEAST_DELTA_RATIO,
-    USUAL_GROUP_ERROR,
+    USUAL_BLOCK_ERROR,
     group_log_ratios,
     student_t_quantile,
 )
@@ -290,8 +290,8 @@ def _weights(contract: Contract) -> Mapping[str, float]:
 
 def _logs(blocks: Blocks, weights: Mapping[str, float], arm: str) -> SpeedupLogs:
     logs = -group_log_ratios(blocks, weights, found.CANDIDATE, arm)
-    if len(logs) < 2:  # A screen that short tells of no scatter; one group's seldom is less than the usual one.
-        return SpeedupLogs(float(logs[0]), USUAL_GROUP_ERROR**2, 1)
+    if len(logs) < 2:  # A screen that short tells of no scatter; one block's seldom is less than the usual one.
+        return SpeedupLogs(float(logs[0]), USUAL_BLOCK_ERROR**2, 1)
     return SpeedupLogs(float(np.mean(logs)), float(np.var(logs, ddof=1)) / len(logs), len(logs) - 1)
 
 

@@ -23,9 +23,9 @@ CANDIDATE = "candidate"
 LOG_LIMIT_BYTES = 8192
 LONGEST_NS = 2**32 - 1
 """The longest sample that blocks can hold; what took longer counts as this, which is no gain either."""
-LOWER_HALVES, PAIRED = 1, 2
+LOWER_HALVES, PAIRED = 1, 3
 """The two rules of `statistics`: an arm's shorter samples of a block against the other's, or neighbours in a palindrome
-against each other."""
+against each other. Blocks of rule 2, whose margin was another, are no longer judged."""
 
 
 class Correctness(StrEnum):

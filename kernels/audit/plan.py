@@ -4,11 +4,9 @@ from dataclasses import dataclass, replace
 
 from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, LOWER_HALVES, PAIRED, ROOT
 
-GROUP_S = 0.15
-"""About what the paired arms of a group may take; slow kernels get fewer blocks, each of them less noisy."""
-SHORT_NS = 120_000
-"""Up to here a sample costs as much as what comes between two."""
-LONG_NS = 2_000_000
+GROUP_S = 0.3
+"""What the paired arms of a group may take if every workload were short; slow kernels get fewer blocks."""
+LONG_NS = 1_000_000
 """From here on a message is long: it averages over what disturbs it, and a few of them are most of a group's time."""
 
 
@@ -19,7 +17,8 @@ class Plan:
     groups: int
     blocks: int
     palindromes: int = 4
-    """In a block each workload is timed in so many palindromes, one after the other."""
+    """In a block each workload is timed in so many palindromes, one after the other. What disturbs a machine for some
+    milliseconds hits several in a row, so that as many in three blocks tell more."""
     paired: tuple[str, ...] = (INCUMBENT, CANDIDATE)
     beside: tuple[str, ...] = ()
     beside_blocks: int = 0
@@ -58,19 +57,15 @@ class Plan:
         return 2 * self.palindromes if arm in self.paired else 1
 
     def halves_of(self, message_ns: float) -> int:
-        """Samples of a paired arm in a block of a workload whose message takes so long: of a long one half as many,
-        and two of each process; of one that is not short a third less, and four."""
-        palindromes = self.palindromes
-        if message_ns >= LONG_NS:
-            palindromes = max(2, palindromes // 2)
-        elif message_ns >= SHORT_NS:
-            palindromes = max(4, palindromes * 2 // 3)
-        return 2 * min(self.palindromes, palindromes)
+        """Samples of a paired arm in a block of a workload whose message takes so long: of a long one half as many, but
+        two of each process where there are as many."""
+        long = message_ns >= LONG_NS and self.palindromes >= 2
+        return 2 * (self.palindromes // 2 if long else self.palindromes)
 
 
 SCREEN = Plan(groups=1, blocks=1, copies=8, most_groups=6, rule=PAIRED)
 CONFIRMATION = Plan(
-    groups=3, blocks=1, palindromes=10, beside=(ROOT,), beside_blocks=1, twins=2, copies=16, most_groups=40, rule=PAIRED
+    groups=3, blocks=3, beside=(ROOT,), beside_blocks=1, twins=2, copies=16, most_groups=40, rule=PAIRED
 )
 BESIDE_GROUPS = 8
 """A confirmation's arms beside the pair are timed in its first groups only: their limits need no more."""

@@ -5,9 +5,9 @@ set of processes do. A group's estimate is the logarithm of a ratio of weighted 
 Student's t over the groups' estimates, with a bootstrap of whole groups as a cross-check.
 
 Blocks say by which of two rules their group's estimate and the margin are worked out. PAIRED: the median of the log
-ratios of neighbours in a palindrome, and so for the incumbent's two processes, whose scatter is an A/A confirmation's.
-LOWER_HALVES, a device's and that of older records: of each arm's samples in a block the shorter half, and with two
-processes of each arm the smaller of two errors.
+ratios of neighbours in a palindrome; the margin is what sets two repetitions in one group apart. LOWER_HALVES, a
+device's and that of older records: of each arm's samples in a block the shorter half; the margin is what sets the
+incumbent's two processes apart.
 """
 
 import math
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from kernelbraid.kernels.audit.outcome import (
     CANDIDATE,
     INCUMBENT,
+    LOWER_HALVES,
     PAIRED,
     ROOT,
     Blocks,
@@ -44,8 +45,8 @@ margin, and no closer, up to so many groups are worth their time."""
 HOPEFUL_ERRORS = 2.0
 """Where so many of the errors that as many groups would leave are too many, not even a first confirmation's bound would
 clear the margin: more groups would bring an estimate that lies on the margin no nearer to a decision."""
-USUAL_GROUP_ERROR = 0.012
-"""A screen of few groups may understate its error: one group's estimate seldom scatters less than this."""
+USUAL_BLOCK_ERROR = 0.012
+"""A few groups may understate their error: the estimate of one block seldom scatters less than this."""
 LIMIT_ALPHA = 0.025
 BOOTSTRAP_ALPHA = 0.025
 BOOTSTRAP_DRAWS = 2000
@@ -127,7 +128,7 @@ def needs_more_groups(blocks: Blocks, weights: Mapping[str, float], limits: Mapp
 
 def _usual_error(blocks: Blocks) -> float:
     """What an estimate of so many groups seldom errs less than, however well they agree."""
-    return USUAL_GROUP_ERROR / math.sqrt(blocks.groups)
+    return USUAL_BLOCK_ERROR / math.sqrt(blocks.groups * blocks.samples_ns[CANDIDATE].shape[1])
 
 
 def needs_more_screening(blocks: Blocks, weights: Mapping[str, float]) -> bool:
@@ -220,47 +221,57 @@ def _delta_ratio(identical: float) -> float:
 
 
 def identical_error(blocks: Blocks, weights: Mapping[str, float]) -> float:
-    """Standard error of this confirmation's estimate had both arms been the incumbent; infinite with one group.
+    """Standard error of this confirmation's estimate had both arms been one artifact; infinite with one group.
 
-    It comes from the two processes that the incumbent runs in, each of which has half of its samples: their log ratio
-    has twice the variance, or more, of an estimate for which both arms have two processes and all samples. What sets
-    two kernels apart, as that a neighbour on the core slows one of them more, does not widen it. A few groups more
-    often scatter too little than too much: it is corrected for that, to be too small half of the time.
+    It comes from two processes of each arm that share its samples. PAIRED: one process of each arm repeats the
+    comparison of the other two within the group, and half of what sets the two repetitions apart scatters as their mean
+    does. There are two ways to match the processes. What sets two kernels apart, as that a neighbour on the core slows
+    one of them more, is in both repetitions and does not widen it. A few groups more often scatter too little than too
+    much: it is corrected for that, to be too small half of the time. Where there is one process of each arm, the
+    estimate's own error takes its place.
 
-    LOWER_HALVES does not correct, and takes the error of the candidate's own ratio where that is smaller. So does
-    whatever has one process of each arm.
+    LOWER_HALVES: the incumbent's two processes against each other, whose log ratio has twice the variance, or more, of
+    an estimate for which both arms have two; not corrected, and the estimate's own error where that is smaller.
     """
     own = standard_error(blocks, weights)
-    few = _few_groups_ratio(blocks.groups) if blocks.rule == PAIRED else 1.0
+    if blocks.rule == LOWER_HALVES:
+        return own if blocks.twins < 2 else min(own, _twin_error(blocks, weights) / math.sqrt(2))
     if blocks.twins < 2:
-        return own * few
-    ratios = np.exp(_twin_log_ratios(blocks)) @ _shares(blocks, weights, INCUMBENT)
-    identical = _mean_and_error(np.log(ratios))[1] / math.sqrt(2)
-    return identical * few if blocks.rule == PAIRED else min(own, identical)
+        return own * _few_groups_ratio(blocks.groups - 1)
+    return _repetition_error(blocks, weights) / 2 * _few_groups_ratio(2 * (blocks.groups - 1))
 
 
-def _few_groups_ratio(groups: int) -> float:
-    """A true standard deviation over the median of those that so many normal values show: 1.20 of three, 1.05 of eight.
-
-    By Wilson and Hilferty's approximation of the chi-square distribution's median.
-    """
-    degrees = max(1, groups - 1)
-    return float((1 - 2 / (9 * degrees)) ** -1.5)
+def _few_groups_ratio(degrees: int) -> float:
+    """A true standard deviation over the median of those with so many degrees of freedom: 1.20 with two, 1.05 with
+    seven. By Wilson and Hilferty's approximation of the chi-square distribution's median."""
+    return float((1 - 2 / (9 * max(1, degrees))) ** -1.5)
 
 
-def _twin_log_ratios(blocks: Blocks) -> NDArray[np.float64]:
-    """[groups, workloads]: the incumbent's first process over its second, as `workload_log_ratios`.
+def _repetition_error(blocks: Blocks, weights: Mapping[str, float]) -> float:
+    """Standard error of the mean over the groups of one comparison's log ratio less its repetition's, each between one
+    process of either arm: of both ways to match them, whose differences are independent, the root mean square."""
+    candidate, incumbent = (_by_process(np.log(blocks.latencies_ns(arm))) for arm in (CANDIDATE, INCUMBENT))
+    shares, errors = _shares(blocks, weights, INCUMBENT), []
+    for match in (0, 1):
+        one, other = (
+            np.log(np.exp(median_of_taken(candidate[number] - incumbent[number ^ match], axis=(1, 3))) @ shares)
+            for number in (0, 1)
+        )
+        errors.append(_mean_and_error(one - other)[1])
+    return math.hypot(*errors) / math.sqrt(2)
 
-    PAIRED compares each sample of one with the two of the other that are nearest: as many pairs as two arms have.
-    """
-    samples = np.log(blocks.latencies_ns(INCUMBENT))
-    process = process_of(samples.shape[3], blocks.twins)
-    first, second = (samples[..., process == number] for number in (0, 1))
-    if blocks.rule == PAIRED:
-        near = (*first.shape[:3], -1, 2 if first.shape[3] % 2 == 0 else 1)
-        pairs = first.reshape(near)[..., :, None] - second.reshape(near)[..., None, :]
-        return median_of_taken(pairs, axis=(1, 3, 4, 5))
-    return np.asarray(np.median(_lower_half(first) - _lower_half(second), axis=1))
+
+def _by_process(samples: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The samples of an arm's first and second process, as `process_of` says: in each palindrome one of both."""
+    taker = process_of(samples.shape[3], 2)
+    return samples[..., taker == 0], samples[..., taker == 1]
+
+
+def _twin_error(blocks: Blocks, weights: Mapping[str, float]) -> float:
+    """Standard error of the mean over the groups of the log ratio of the incumbent's first process over its second."""
+    first, second = map(_lower_half, _by_process(np.log(blocks.latencies_ns(INCUMBENT))))
+    ratios = np.exp(np.median(first - second, axis=1)) @ _shares(blocks, weights, INCUMBENT)
+    return _mean_and_error(np.log(ratios))[1]
 
 
 def _performance(ratio: float, upper: float, delta: float, bounds: tuple[LimitBound, ...]) -> Performance:

@@ -74,14 +74,13 @@ class Stage:
         *catalogue: Mechanism,
         gains: Gains | None = None,
         failure: Callable[[Candidate], Verdict | None] = never_fails,
-        noise_ratio: float = 0.002,
         **policy: Any,
     ) -> None:
         self.store = store
         self.gains = gains or {}
         self._scopes = {item.name: item.scope for item in catalogue}
         operator = load_operator(TOY)
-        self.harness = SimulatedHarness(operator, 0, self._latency, failure, self._count, noise_ratio)
+        self.harness = SimulatedHarness(operator, 0, self._latency, failure, self._count)
         self.audits = 0
         made = catalogue_strategies()
         self.desk = Desk(operator, "cpu", catalogue, store.blob, made.planner, made.editor, made.brancher)

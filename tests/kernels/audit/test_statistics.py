@@ -29,7 +29,7 @@ BASE_NS = np.geomspace(1e5, 4e6, len(WORKLOADS))
 WEIGHTS = dict(zip(WORKLOADS, (1e6 / BASE_NS).tolist(), strict=True))
 LIMITS = dict.fromkeys(WORKLOADS, 1.2)
 FLOOR_NS = 8_000
-EIGHT = replace(plan.CONFIRMATION, groups=8, blocks=1)
+EIGHT = replace(plan.CONFIRMATION, groups=8)
 """A confirmation of a fixed size."""
 
 Noise = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
@@ -66,7 +66,7 @@ class Simulated:
     restart_noise: float = 0.004
     drift: float = 0.003
     noise: Noise = contended
-    blocks: int = 1
+    blocks: int = plan.CONFIRMATION.blocks
 
     def run(self, plan: plan.Plan) -> Blocks:
         """One plan's groups."""
@@ -185,27 +185,28 @@ def test_without_a_margin_the_interval_errs_as_often_as_alpha_says(noise: Noise)
     assert 0.025 * 1500 - 3 * 6.05 <= above <= 0.025 * 1500 + 3 * 6.05
 
 
-@pytest.mark.parametrize("noise", [student, contended, quiet])
-def test_the_twins_tell_the_error_of_identical_artifacts(noise: Noise) -> None:
-    """It is the scatter of many A/A estimates, or somewhat more; what sets two kernels apart does not widen it."""
+@pytest.mark.parametrize(("noise", "most"), [(student, 1.1), (contended, 1.8), (quiet, 1.1)])
+def test_what_sets_two_repetitions_apart_tells_the_error_of_identical_artifacts(noise: Noise, most: float) -> None:
+    """It is the scatter of many A/A estimates. Where a third of all samples is hit it is more: a repetition has half as
+    many pairs, more of whose medians lie among those that were hit."""
     rng = np.random.default_rng(24)
     pairs = [decided(Simulated(rng, noise=noise).run(EIGHT)) for _ in range(800)]
     scatter = np.std([np.log(decision.ratio) for decision in pairs])
-    assert 0.95 <= np.median([decision.standard_error_ratio for decision in pairs]) / scatter <= 1.4
+    assert 0.95 <= np.median([decision.standard_error_ratio for decision in pairs]) / scatter <= most
 
 
 @pytest.mark.parametrize(("rule", "palindromes"), [(LOWER_HALVES, 4), (PAIRED, 8)])
 def test_a_drift_sets_no_twins_apart(rule: int, palindromes: int) -> None:
     """They take turns in palindromes: a machine that slows down all the time slows both."""
-    # given: processes that do not differ, on a core that gets slower by 1 % with every half of a palindrome
-    session = Simulated(np.random.default_rng(36), restart_noise=0.0, drift=0.0, noise=lambda _, shape: np.zeros(shape))
+    # given: processes that do not differ, on a core that gets slower in each group, by a percent or so with every half
+    rng = np.random.default_rng(36)
+    session = Simulated(rng, restart_noise=0.0, drift=0.0, noise=lambda _, shape: np.zeros(shape))
     blocks = session.run(replace(EIGHT, palindromes=palindromes, rule=rule))
-    slower = np.exp(0.01 * np.arange(2 * palindromes))
-    samples = {arm: (blocks.samples_ns[arm] * slower[: blocks.samples_ns[arm].shape[3]]) for arm in blocks.paired}
+    slower = np.exp(np.abs(rng.normal(0, 0.01, (8, 1, 1, 1))) * np.arange(2 * palindromes))
+    samples = {arm: blocks.samples_ns[arm] * slower for arm in blocks.paired}
     drifting = {**blocks.samples_ns, **{arm: values.astype(np.uint32) for arm, values in samples.items()}}
     # then
-    ratios = statistics._twin_log_ratios(replace(blocks, samples_ns=MappingProxyType(drifting)))
-    assert np.abs(ratios).max() < 0.006
+    assert statistics.identical_error(replace(blocks, samples_ns=MappingProxyType(drifting)), WEIGHTS) < 0.001
 
 
 def test_workloads_with_fewer_samples_err_no_more_often() -> None:
@@ -257,7 +258,7 @@ def test_a_large_gain_counts_though_the_kernels_differ_in_what_disturbs_them() -
     decision = decided(swinging, k=12)
     # then
     assert 3 * statistics.standard_error(swinging, WEIGHTS) > statistics.MOST_DELTA_RATIO >= decision.delta_ratio
-    assert decision.upper_bound_ratio > 1.03 * decision.ratio
+    assert decision.upper_bound_ratio > 1.02 * decision.ratio
     assert decision.performance is Performance.PROMOTABLE
 
 
@@ -297,8 +298,8 @@ def test_a_record_without_a_rule_is_judged_by_the_one_that_was_there_before() ->
     # then
     assert Blocks.from_bytes(older).rule == LOWER_HALVES
     assert Blocks.from_bytes(older).to_bytes() == older
-    with pytest.raises(ValueError, match="rule 3"):
-        Blocks.from_bytes(replace(Blocks.from_bytes(older), rule=3).to_bytes())
+    with pytest.raises(ValueError, match="rule 2"):
+        Blocks.from_bytes(replace(Blocks.from_bytes(older), rule=2).to_bytes())
 
 
 # --- the stages ----------------------------------------------------------------------------------------------------
@@ -337,11 +338,11 @@ def test_few_groups_promote_only_what_a_late_confirmation_would_promote_too() ->
 def test_few_groups_that_agree_by_luck_do_not_tell_a_small_gain(
     groups: int, ratio: float, restart_noise: float
 ) -> None:
-    """However little they scatter, an estimate of so few seldom errs less than the usual error of a group says."""
+    """However little they scatter, an estimate of so few seldom errs less than the usual error of a block says."""
     session = Simulated(np.random.default_rng(35), ratio, restart_noise=restart_noise, drift=0.0, noise=quiet)
     blocks = session.run(replace(EIGHT, groups=groups))
     mean = statistics.group_log_ratios(blocks, WEIGHTS, CANDIDATE, INCUMBENT).mean()
-    usual = statistics.LIKELY_ERRORS * statistics.USUAL_GROUP_ERROR / np.sqrt(groups)
+    usual = statistics.LIKELY_ERRORS * statistics.USUAL_BLOCK_ERROR / np.sqrt(groups * EIGHT.blocks)
     near = np.log(1 - statistics.LEAST_DELTA_RATIO) > mean > np.log(1 - statistics.LEAST_DELTA_RATIO) - usual
     assert statistics.needs_more_groups(blocks, WEIGHTS, LIMITS) or not near
 
@@ -380,7 +381,7 @@ def test_few_groups_rule_out_only_what_misses_the_margin_by_its_error() -> None:
 def test_a_confirmation_takes_more_groups_until_its_margin_is_small_enough() -> None:
     def groups(seed: int, gain: float, noisy: bool) -> Blocks:
         still = Simulated(np.random.default_rng(seed), 1 - gain, restart_noise=0.001, drift=0.002, noise=quiet)
-        return stages.confirm(replace(still, restart_noise=0.03) if noisy else still, WEIGHTS, LIMITS)
+        return stages.confirm(replace(still, restart_noise=0.04) if noisy else still, WEIGHTS, LIMITS)
 
     few, small, many = (groups(28, gain, noisy) for gain, noisy in ((0.2, False), (0.01, False), (0.2, True)))
     assert few.groups == plan.CONFIRMATION.groups
