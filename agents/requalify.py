@@ -26,7 +26,7 @@ from kernelbraid.agents.search import (
     operator_of,
 )
 from kernelbraid.events import decider
-from kernelbraid.events.errors import KernelbraidError
+from kernelbraid.events.errors import EventInvalid, KernelbraidError
 from kernelbraid.events.event import Decision
 from kernelbraid.events.state import Implementation, State, fold
 from kernelbraid.events.store import Store, driver_lease
@@ -271,17 +271,29 @@ class SpeedupLogs:
 
 
 def speedup_logs(state: State, node: Implementation, read_blob: Callable[[str], bytes]) -> SpeedupLogs:
-    """From the blocks alone; an implementation that was timed beside its incumbent only goes by way of that."""
+    """From the blocks alone; an implementation that was timed beside its incumbent only goes by way of that.
+
+    Raises EventInvalid where they are of no rule that is known here.
+    """
     if node.measurement is None:
         return SpeedupLogs(0.0, 0.0, 0)
     weights = _weights(state.specified().contract)
-    blocks, incumbent = Blocks.from_bytes(read_blob(node.measurement.blocks[-1])), node.measurement.incumbent
+    blocks, incumbent = _blocks(node, read_blob(node.measurement.blocks[-1])), node.measurement.incumbent
     if found.ROOT in blocks.arms:
         return _logs(blocks, weights, found.ROOT)
     own = _logs(blocks, weights, found.INCUMBENT)
     beside = speedup_logs(state, state.implementations[incumbent], read_blob)
     degrees = min(own.degrees, beside.degrees or own.degrees)
     return SpeedupLogs(own.mean + beside.mean, own.variance + beside.variance, degrees)
+
+
+def _blocks(node: Implementation, stored: bytes) -> Blocks:
+    """Raises EventInvalid, with what to do."""
+    try:
+        return Blocks.from_bytes(stored)
+    except ValueError as error:
+        next_step = "audit its sources alone with `kernelbraid audit`"
+        raise EventInvalid(f"{node.id}: {error}; what was measured by it cannot be compared: {next_step}") from error
 
 
 def _weights(contract: Contract) -> Mapping[str, float]:

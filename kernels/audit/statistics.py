@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -223,12 +224,13 @@ def _delta_ratio(identical: float) -> float:
 def identical_error(blocks: Blocks, weights: Mapping[str, float]) -> float:
     """Standard error of this confirmation's estimate had both arms been one artifact; infinite with one group.
 
-    It comes from two processes of each arm that share its samples. PAIRED: one process of each arm repeats the
-    comparison of the other two within the group, and half of what sets the two repetitions apart scatters as their mean
-    does. There are two ways to match the processes. What sets two kernels apart, as that a neighbour on the core slows
-    one of them more, is in both repetitions and does not widen it. A few groups more often scatter too little than too
-    much: it is corrected for that, to be too small half of the time. Where there is one process of each arm, the
-    estimate's own error takes its place.
+    PAIRED: the smaller of two, each of which can only be too large. One is the estimate's own, which also has what sets
+    two kernels apart, as that a neighbour on the core slows one of them more. The other comes from the two processes of
+    each arm: one of either repeats the comparison of the others within the group, and half of what sets the two
+    repetitions apart scatters as their mean does, or more where many samples are disturbed, as each repetition has half
+    of them. A few groups more often scatter too little than too much, and the smaller of two more often still: it is
+    corrected to be too small half of the time. Where there is one process of each arm, the estimate's own is all there
+    is.
 
     LOWER_HALVES: the incumbent's two processes against each other, whose log ratio has twice the variance, or more, of
     an estimate for which both arms have two; not corrected, and the estimate's own error where that is smaller.
@@ -236,15 +238,26 @@ def identical_error(blocks: Blocks, weights: Mapping[str, float]) -> float:
     own = standard_error(blocks, weights)
     if blocks.rule == LOWER_HALVES:
         return own if blocks.twins < 2 else min(own, _twin_error(blocks, weights) / math.sqrt(2))
+    degrees = max(1, blocks.groups - 1)
     if blocks.twins < 2:
-        return own * _few_groups_ratio(blocks.groups - 1)
-    return _repetition_error(blocks, weights) / 2 * _few_groups_ratio(2 * (blocks.groups - 1))
+        return own * _least_of_few_ratio(degrees)
+    return min(own, _repetition_error(blocks, weights) / 2) * _least_of_few_ratio(degrees, 2 * degrees)
 
 
-def _few_groups_ratio(degrees: int) -> float:
-    """A true standard deviation over the median of those with so many degrees of freedom: 1.20 with two, 1.05 with
-    seven. By Wilson and Hilferty's approximation of the chi-square distribution's median."""
-    return float((1 - 2 / (9 * max(1, degrees))) ** -1.5)
+@lru_cache(maxsize=256)
+def _least_of_few_ratio(*degrees: int) -> float:
+    """A true standard deviation over the median of the least one that is estimated, each with so many degrees of
+    freedom: 1.20 of one with two, 1.05 with seven, 1.49 of the lesser of one with two and one with four.
+
+    By Wilson and Hilferty's normal approximation of a variance's cube root.
+    """
+    low, high = 0.0, 2.0
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        normal = (NormalDist(1 - 2 / (9 * each), math.sqrt(2 / (9 * each))) for each in degrees)
+        larger = math.prod(1 - one.cdf(middle) for one in normal)
+        low, high = (middle, high) if larger > 0.5 else (low, middle)
+    return float(low**-1.5)
 
 
 def _repetition_error(blocks: Blocks, weights: Mapping[str, float]) -> float:

@@ -58,7 +58,7 @@ class Dossier:
 class Exhibits:
     """The blobs behind a dossier's last verdict: what was printed, and the timed blocks by stage.
 
-    `missing` says which of them this store does not hold.
+    `missing` says which of them this store does not hold, or holds in a form that is not read here.
     """
 
     log: str
@@ -74,12 +74,14 @@ def exhibits(store: Store, found: Dossier) -> Exhibits:
         try:
             printed = store.blob(found.audit.log).decode("utf-8", errors="replace")
         except BlobMissing:
-            missing.append("the output of builder and runner")
+            missing.append("not in this store: the output of builder and runner")
     for stage, digest in digests.items():
         try:
             sessions[stage] = Blocks.from_bytes(store.blob(digest))
         except BlobMissing:
-            missing.append(f"the blocks of the {stage}")
+            missing.append(f"not in this store: the blocks of the {stage}")
+        except ValueError as error:
+            missing.append(f"not read here: the blocks of the {stage}; {error}")
     return Exhibits(printed, sessions, tuple(missing))
 
 

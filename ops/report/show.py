@@ -89,7 +89,7 @@ def implementation_lines(found: Dossier, shown: Exhibits, *, whole_log: bool = F
     if found.environment is not None:
         yield from ("", "measured on", *environment_lines(found.environment))
     yield from log_lines(shown.log, whole=whole_log)
-    yield from (f"(not in this store: {what})" for what in shown.missing)
+    yield from (f"({what})" for what in shown.missing)
 
 
 def _identity(found: Dossier, node: Implementation) -> Iterator[str]:

@@ -11,6 +11,7 @@ from kernelbraid.events.registry import BY_NAME
 from kernelbraid.events.state import fold
 from kernelbraid.events.store import open_store
 from kernelbraid.events.values import Measurement
+from kernelbraid.kernels.audit import outcome
 from kernelbraid.kernels.audit.outcome import Candidate, CheckResult, Correctness, Verdict
 from kernelbraid.kernels.audit.simulated import SimulatedHarness
 from kernelbraid.ops.report.evidence import check_lines, measurement_lines, note_lines
@@ -240,3 +241,14 @@ def test_show_prints_the_end_of_the_output_unless_all_of_it_is_asked_for(cli: Cl
     assert whole[0] == "output of builder and runner"
     assert whole[-12:] == tail[-12:]
     assert "candidate.c:0: note" in whole[1]
+
+
+def test_show_names_blocks_that_another_version_recorded(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a log whose blocks are of a rule that is not known here
+    monkeypatch.setattr(outcome, "PAIRED", 99)
+    # when
+    shown = cli("show", CAMPAIGN, "best")
+    # then
+    assert shown.exit_code == 0
+    assert "(not read here: the blocks of the confirmation; these are no timing blocks: a rule 3" in shown.stdout
+    assert "of the root  at most  limit" in shown.stdout
