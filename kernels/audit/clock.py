@@ -45,15 +45,18 @@ VISIT_NS = 400_000
 MOST_MESSAGES = 3
 """A sample is the shortest of a visit: so many messages to one process in a row, or about so long."""
 SUSPICIOUS_RATIO = 0.85
+"""A message that takes so much less than its arm's usual ones until then may have left work out: it is copied."""
 FEW_SAMPLES = 2
-"""A message that takes so much less than its arm's usual ones until then, of which there are as many samples at least,
-may have left work out: it is copied."""
+"""Of an arm, before which nothing says what is usual."""
 SHORT_COPIES = 2
-"""Of each workload and arm in a group what is short beside the middle of its messages is copied: who leaves work out in
-half of them at most is found at once. What is copied beyond that is short beside its good samples, as an honest message
-seldom is: a sample is the shortest of a few, so that leaving work out in some of them makes all samples short."""
+"""Usual is the middle one of all messages for the first so many copies of each workload and arm in a group, and for"""
+SHORT_RATIO = 0.125
+"""so many of the later turns, drawn in secret: who leaves work out of every other message has only short samples. For
+the other turns it is a good sample, which an honest message seldom is short beside."""
+MANY_MESSAGES = 24
+"""Their middle one is a measure that never falls again in a session: who leaves out more and more shall not set it."""
 MOST_COPIED_BYTES = 256 << 20
-"""Of a group's messages that are too short; what is drawn in secret is copied beyond that."""
+"""Once the copies that are kept take so much, only what was drawn in secret is copied."""
 KEPT_BYTES = 64 << 20
 """Copies of more than this are made again at the end of a group, not at the end of a stage."""
 WAITED_NS = 25_000
@@ -107,6 +110,8 @@ class Session:
     """An arm's samples of a workload, ascending."""
     _messages: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     """The messages that they are the shortest of, ascending."""
+    _middle: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The longest that the middle one of many was."""
     _short: dict[tuple[str, int], int] = field(default_factory=dict)
     """How many were copied in this group because they were short."""
     _sets: list[WorkloadInputs] = field(default_factory=list)
@@ -299,7 +304,7 @@ class Session:
 
     def _halves(self, plan: Plan, index: int) -> int:
         """Samples of a paired arm in a block of the workload."""
-        return plan.halves_of(self.pace.messages_ns[index] if self.pace is not None else 0)
+        return plan.halves_of(self._pace.messages_ns[index])
 
     def _warm_up(self, plan: Plan, runners: Mapping[str, Sequence["Prepared"]], index: int) -> None:
         """An unrecorded message to every process, in an order that is drawn, where it is short enough to feel a cold
@@ -352,7 +357,8 @@ class Session:
                 found += visit.elapsed
                 if visit.frozen:
                     self._copy(turn.arm, turn.process.runner, index)
-                    if self._was_last_short(turn.arm, index, visit, stops[len(samples)]):
+                    if self._count_short(turn.arm, index, visit, stops[len(samples)]):
+                        # The stops that are left were made to look for what most of them need no longer look for.
                         del stops[len(samples) + 1 :]
                 if len(found) >= due:
                     samples.append(self._sample(turn.arm, index, found))
@@ -370,8 +376,11 @@ class Session:
         """
         good = [min(LONGEST_NS, each.wall_ns) for each in self._undisturbed(messages) or messages]
         insort(self._seen.setdefault((arm, index), []), min(good))
+        every = self._messages.setdefault((arm, index), [])
         for message_ns in good:
-            insort(self._messages.setdefault((arm, index), []), message_ns)
+            insort(every, message_ns)
+        if len(every) >= MANY_MESSAGES:
+            self._middle[arm, index] = max(self._middle.get((arm, index), 0), every[len(every) // 2])
         return min(good)
 
     def _shown(self, turns: Sequence["Turn"], index: int) -> bool:
@@ -404,19 +413,18 @@ class Session:
         seen = self._seen.get((arm, index), ())
         if arm == FLOOR or len(seen) < FEW_SAMPLES or self._copied_bytes >= MOST_COPIED_BYTES:
             return 0
-        good, messages = seen[len(seen) // 4], self._messages[arm, index]
-        usual = good if self._all_short_copied(arm, index) else max(good, messages[len(messages) // 2])
+        usual = seen[len(seen) // 4]
+        if self._short.get((arm, index), 0) < SHORT_COPIES or self.rng.random() < SHORT_RATIO:
+            messages = self._messages[arm, index]
+            usual = max(usual, self._middle.get((arm, index), 0), messages[len(messages) // 2])
         return round(SUSPICIOUS_RATIO * usual)
 
-    def _all_short_copied(self, arm: str, index: int) -> bool:
-        return self._short.get((arm, index), 0) >= SHORT_COPIES
-
-    def _was_last_short(self, arm: str, index: int, visit: Visit, stop: Stop) -> bool:
-        """Whether the message that was just copied is the last that is due for being short beside the middle one."""
-        if self._all_short_copied(arm, index) or visit.elapsed[-1].wall_ns >= stop.below_ns:
+    def _count_short(self, arm: str, index: int, visit: Visit, stop: Stop) -> bool:
+        """Count the message that was just copied, if it was short; whether it is the last of the first few."""
+        if visit.elapsed[-1].wall_ns >= stop.below_ns:
             return False
         self._short[arm, index] = self._short.get((arm, index), 0) + 1
-        return self._all_short_copied(arm, index)
+        return self._short[arm, index] == SHORT_COPIES
 
     def _undisturbed(self, found: Sequence[Elapsed]) -> list[Elapsed]:
         unboxed = not self.launcher.sandbox.box

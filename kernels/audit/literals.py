@@ -8,7 +8,7 @@ loops, from a string's characters, by the state of memory) is not found. Pure.
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 
@@ -29,15 +29,16 @@ Operation = Callable[[int, int], Number]
 
 
 def literals(sources: Sources) -> frozenset[int]:
-    """All of them, from LEAST to MOST. A source that does not parse names none: it does not build either."""
-    found: set[int] = set()
-    for name, text in sources.items():
-        found |= set(_of_python(text) if name.endswith(".py") else _of_c(text))
+    """All of them, from LEAST to MOST.
+
+    Python that does not parse names none: it does not run either. Beside a C file it is read as C too, which may
+    include it whatever it is called.
+    """
+    is_python = {name: name.endswith(".py") for name in sources}
+    is_c = any(name.endswith(".c") for name in sources)
+    found = set(_of_c([text for name, text in sources.items() if is_c or not is_python[name]]))
+    found.update(*(_of_python(text) for name, text in sources.items() if is_python[name]))
     return frozenset(value for value in found if LEAST <= value <= MOST)
-
-
-def _divided(a: int, b: int) -> Number:
-    return a // b if a % b == 0 else a / b
 
 
 def _shifted(a: int, b: int) -> Number:
@@ -52,7 +53,7 @@ _OPERATIONS: Mapping[str, Operation] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
-    "/": _divided,
+    "/": lambda a, b: a // b,
     "//": lambda a, b: a // b,
     "%": lambda a, b: a % b,
     "<<": _shifted,
@@ -75,8 +76,8 @@ def _applied(symbol: str, left: int | None, right: int | None) -> int | None:
 
 
 def _whole(value: Number) -> int | None:
-    """The value if it is a whole number, floats included."""
-    return int(value) if abs(value) <= MOST and value == int(value) else None
+    """The value without its fraction: what is above 5000.5 is above 5000."""
+    return int(value) if abs(value) <= MOST else None
 
 
 def _together(values: Iterable[int]) -> Iterator[int]:
@@ -131,8 +132,14 @@ def _bindings(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
                 yield from ((target.id, value) for target in targets if isinstance(target, ast.Name))
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                 yield name, value
-            case ast.NamedExpr(target=ast.Name(id=name), value=value):
+            case ast.NamedExpr(target=ast.Name(id=name), value=value) | ast.keyword(arg=str() as name, value=value):
                 yield name, value
+            case ast.arguments(posonlyargs=first, args=last, defaults=defaults, kwonlyargs=only, kw_defaults=others):
+                every = [
+                    *zip(reversed([*first, *last]), reversed(defaults), strict=False),
+                    *zip(only, others, strict=True),
+                ]
+                yield from ((each.arg, value) for each, value in every if value is not None)
 
 
 def _named(node: ast.AST, names: Mapping[str, int]) -> Iterator[int]:
@@ -188,9 +195,9 @@ def _value(node: ast.expr, names: Mapping[str, int], depth: int = 0) -> int | No
 # C, and what is like it
 
 
-_REMARK = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _TOKEN = re.compile(
     r"(?P<text>\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])+')"
+    r"|(?P<remark>//[^\n]*|/\*(?s:.*?)(?:\*/|\Z))"
     r"|(?P<number>0[xX][0-9a-fA-F']+[uUlLzZ]*|0[bB][01']+[uUlLzZ]*|(?:\d[\d']*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[uUlLzZfF]*)"
     r"|(?P<name>[A-Za-z_]\w*)"
     r"|(?P<symbol><<<|>>>|<<=|>>=|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%|&^]=|->|[-+*/%|&^~<>=(){}\[\],;?:.!#\n])"
@@ -291,16 +298,21 @@ def _number(text: str) -> int | None:
         return None
 
 
-def _of_c(text: str) -> Iterator[int]:
-    plain = _REMARK.sub(" ", text.replace("\\\n", " "))
-    found = [(match.lastgroup or "", match[0]) for match in _TOKEN.finditer(plain)]
-    directives, code = _divided_lines(found)
+def _of_c(texts: Sequence[str]) -> Iterator[int]:
+    lines = [line for text in texts for line in _lines(text)]
     names: dict[str, int] = {}
     for _ in range(2):
-        for line in (*directives, code):
+        for line in lines:
             names |= _defined(_Reader(line, dict(names)))
-    for line in (*directives, code):
+    for line in lines:
         yield from _read(_Reader(line, names))
+
+
+def _lines(text: str) -> list[list[tuple[str, str]]]:
+    """The tokens of each of the preprocessor's lines, and of all the rest."""
+    tokens = [(match.lastgroup or "", match[0]) for match in _TOKEN.finditer(text.replace("\\\n", " "))]
+    directives, code = _divided_lines([token for token in tokens if token[0] != "remark"])
+    return [*directives, code]
 
 
 def _divided_lines(tokens: list[tuple[str, str]]) -> tuple[list[list[tuple[str, str]]], list[tuple[str, str]]]:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from kernelbraid.kernels.audit.outcome import CANDIDATE, INCUMBENT, LOWER_HALVES, PAIRED, ROOT
 
 GROUP_S = 0.3
-"""What the paired arms of a group may take if every workload were short; slow kernels get fewer blocks."""
+"""What the paired arms of a group may take, counted as if no workload were long and a sample were one message; slow
+kernels get fewer blocks."""
 LONG_NS = 1_000_000
 """From here on a message is long: it averages over what disturbs it, and a few of them are most of a group's time."""
 
@@ -57,10 +58,9 @@ class Plan:
         return 2 * self.palindromes if arm in self.paired else 1
 
     def halves_of(self, message_ns: float) -> int:
-        """Samples of a paired arm in a block of a workload whose message takes so long: of a long one half as many, but
-        two of each process where there are as many."""
-        long = message_ns >= LONG_NS and self.palindromes >= 2
-        return 2 * (self.palindromes // 2 if long else self.palindromes)
+        """Samples of a paired arm in a block of a workload whose message takes so long: of a long one half as many
+        palindromes, one at least."""
+        return 2 * (max(1, self.palindromes // 2) if message_ns >= LONG_NS else self.palindromes)
 
 
 SCREEN = Plan(groups=1, blocks=1, copies=8, most_groups=6, rule=PAIRED)

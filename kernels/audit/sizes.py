@@ -29,7 +29,7 @@ at a named size."""
 TRIES: Mapping[Kind, int] = {"last": 8, "named": 4, "past": 2, "between": 1, "at": 1}
 """Shapes that are drawn for each stretch of a kind, to choose from."""
 MOST_DRAWS = 96
-"""All of them."""
+"""Shapes that are drawn to choose from, for one pair."""
 MOST_NAMED = 200
 """Sizes that calls are aimed at; of more, so many are drawn."""
 MOST_UNREACHED = 6
@@ -57,7 +57,7 @@ class Budget:
 
     def of_one(self, pairs: int, left_bytes: int) -> "Budget":
         """The share of one of so many pairs."""
-        most_shapes, points = max(self.shapes, self.most_shapes // pairs), self.points // pairs
+        most_shapes, points = max(self.shapes, self.most_shapes // pairs), -(-self.points // pairs)
         return replace(self, most_shapes=most_shapes, points=points, bytes=left_bytes)
 
 
@@ -128,14 +128,16 @@ class Sizes:
         """The same, for these sizes."""
         rng = np.random.default_rng(seed)
         every = sorted(size for size in set(sizes) if size < LARGEST_SIZE)
-        some = rng.permutation(len(every))[:MOST_NAMED].tolist()
-        named = sorted(every[place] for place in some)
+        reach = max((most for pair in self._pairs for most in pair.reach.values()), default=0)
+        within = [size for size in every if size < reach]
+        some = rng.permutation(len(within))[:MOST_NAMED].tolist()
+        named = sorted(within[place] for place in some)
         shapes: list[Shape] = []
         for number, pair in enumerate(self._pairs):
             left = self._budget.bytes - sum(_bytes(shape.full, shape.dims) for shape in shapes)
             budget = self._budget.of_one(len(self._pairs), left // (len(self._pairs) - number))
             shapes += _chosen(pair, named, budget, rng)
-        return Drawn(seed, tuple(shapes), *_beyond_reach(every, self._pairs), left_out=len(every) - len(named))
+        return Drawn(seed, tuple(shapes), *_beyond_reach(every, self._pairs), left_out=len(within) - len(named))
 
 
 def _bytes(entry: Entry, dims: Dims) -> int:
@@ -202,7 +204,7 @@ class _Pair:
         self.reach: dict[Names, int] = {}
         for space in self.spaces:
             for names in space.measures:
-                self.reach[names] = max(self.reach.get(names, 0), space.reach(names))
+                self.reach[names] = max(self.reach.get(names, 0), space.reach[names])
 
     def targets(self, named: Sequence[int]) -> list[_Target]:
         """All stretches without a declared check, the weightiest first."""
@@ -230,7 +232,7 @@ class _Pair:
 
     def shape(self, target: _Target, rng: np.random.Generator, named: Sequence[int]) -> Dims | None:
         """A call that lies in the target, if one was found."""
-        able = [space for space in self.spaces if target.names in space.measures]
+        able = [space for space in self.spaces if space.reach.get(target.names, 0) >= target.low]
         space = able[int(rng.integers(len(able)))]
         goal = _goal(space, target, rng)
         dims = None if goal is None else space.filled(goal, rng, named)
@@ -306,9 +308,7 @@ def _cuts(named: Sequence[int], most_seen: int, reach: int, is_dim: bool) -> lis
 
 def _goal(space: Space, target: _Target, rng: np.random.Generator) -> Dims | None:
     """Sizes of the measure's dims whose product lies in the target, its ends being likely."""
-    low, high = target.low, min(target.high, space.reach(target.names))
-    if low > high:
-        return None
+    low, high = target.low, min(target.high, space.reach[target.names])
     wanted = (low, high, log_uniform(low, high, rng))[int(rng.integers(3))]
     names = list(dict.fromkeys(space.same.get(name, name) for name in target.names))
     if len(names) < len(target.names):

@@ -17,9 +17,9 @@ Names = tuple[str, ...]
 NEAR_RATIO = 0.25
 """How often a dim that is not sought itself lies beside a size in the sources."""
 UNREMARKABLE = 9
-"""Where it does not, it is no smaller than this, if it can be afforded,"""
+"""Where it does not, it is in the upper half of what it can be, by its logarithm,"""
 LARGE_RATIO = 0.85
-"""and so often in the upper half of what it can be, by its logarithm."""
+"""so often, and else no smaller than UNREMARKABLE, if that can be afforded."""
 SMALL_BYTES = 1 << 19
 """Of a call at exactly the sizes that are named."""
 
@@ -34,6 +34,8 @@ class Space:
         self.ranges = {name: ends for name, ends in sizes.items() if ends[0] < ends[1]}
         self.measures = self._measures()
         self._tensors = [self._growth(tensor) for tensor in (*entry.inputs, *entry.outputs)]
+        self.reach = {names: self._furthest(names) for names in self.measures}
+        """The largest that each measure gets."""
 
     def _growth(self, tensor: Tensor) -> tuple[list[str], int]:
         """The dims that a tensor grows with, and its bytes where each of them is 1."""
@@ -61,7 +63,7 @@ class Space:
         """Bytes of all tensors."""
         return sum(math.prod([dims[name] for name in names], start=size) for names, size in self._tensors)
 
-    def reach(self, names: Names) -> int:
+    def _furthest(self, names: Names) -> int:
         """The largest that a measure gets, by pushing one of its dims after the other as far as it goes."""
         most = 0
         for order in permutations(dict.fromkeys(self.same.get(name, name) for name in names)):
@@ -113,7 +115,7 @@ class Space:
                 return None
             dims[name] = log_uniform(low, high, rng)
             product = -(-product // dims[name])
-        low, high = self._unremarkable(names[-1])
+        low, high = self.ranges[names[0]] if len(names) == 1 else self._unremarkable(names[-1])
         dims[names[-1]] = max(low, product)
         return dims if product <= high else None
 

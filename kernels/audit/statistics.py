@@ -246,8 +246,8 @@ def identical_error(blocks: Blocks, weights: Mapping[str, float]) -> float:
 
 @lru_cache(maxsize=256)
 def _least_of_few_ratio(*degrees: int) -> float:
-    """A true standard deviation over the median of the least one that is estimated, each with so many degrees of
-    freedom: 1.20 of one with two, 1.05 with seven, 1.49 of the lesser of one with two and one with four.
+    """A true standard deviation over the median of the least of several estimates of it, each with so many degrees of
+    freedom: 1.19 of one with two, 1.05 with seven, 1.49 of the lesser of one with two and one with four.
 
     By Wilson and Hilferty's normal approximation of a variance's cube root.
     """

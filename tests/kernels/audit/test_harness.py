@@ -1,5 +1,6 @@
 """The harness as its callers see it: sound candidates, limits, refusals, and nothing left behind."""
 
+import operator
 import os
 import signal
 import subprocess
@@ -12,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from kernelbraid.kernels.audit import clock, lock, sandbox
 from kernelbraid.kernels.audit import harness as harness_module
-from kernelbraid.kernels.audit import lock, sandbox
 from kernelbraid.kernels.audit.build import LARGE_SOURCE_BYTES
-from kernelbraid.kernels.audit.clock import SHORT_COPIES, Session
+from kernelbraid.kernels.audit.clock import MANY_MESSAGES, SHORT_COPIES, SUSPICIOUS_RATIO, Session
 from kernelbraid.kernels.audit.harness import Harness
 from kernelbraid.kernels.audit.limits import Limits
 from kernelbraid.kernels.audit.native import Elapsed
@@ -195,22 +196,38 @@ def test_a_message_that_is_suspiciously_short_is_copied(harness: Harness, root: 
         assert not session.copies
 
 
-def test_messages_short_beside_the_middle_one_are_copied_twice_in_a_group(harness: Harness, root: Candidate) -> None:
+def test_messages_short_beside_the_middle_one_are_copied_first_and_now_and_then(
+    harness: Harness, root: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # given a session most of whose messages were long, while every sample was as short as they are now
     arms = {INCUMBENT: harness._artifact(root), CANDIDATE: harness._artifact(root)}
     plan = Plan(groups=1, blocks=1, palindromes=4, copies=0)
     with harness._session(arms) as session:
         session.run(plan)
-        session.copies.clear()
-        for seen in session._seen.values():
-            seen[:] = [1] * 1000
-        for messages in session._messages.values():
-            messages[:] = [1_000_000_000] * 1000
-        for groups in (1, 2):
+        for later in (0.0, 1.0):
+            monkeypatch.setattr(clock, "SHORT_RATIO", later)
+            session.copies.clear()
+            for seen in session._seen.values():
+                seen[:] = [1] * 1000
+            for messages in session._messages.values():
+                messages[:] = [1_000_000_000] * 1000
             # when
             session.run(plan)
             # then
-            assert len(session.copies) == groups * SHORT_COPIES * sum(session._pace.calls)
+            every = [2 * plan.palindromes * session._pace.visit(index) for index in range(len(session._pace.calls))]
+            due = [most if later else SHORT_COPIES for most in every]
+            assert len(session.copies) == sum(map(operator.mul, due, session._pace.calls))
+
+
+def test_what_is_usual_never_falls_again(harness: Harness, root: Candidate) -> None:
+    """Who leaves out more and more would else be short beside nothing."""
+    # given a session whose messages were long until many were seen, and short after that
+    arms = {INCUMBENT: harness._artifact(root), CANDIDATE: harness._artifact(root)}
+    with harness._session(arms) as session:
+        for message_ns in [1000] * MANY_MESSAGES + [900] * 200:
+            session._sample(CANDIDATE, 0, [Elapsed(message_ns, message_ns)])
+        # then
+        assert session._suspicious_ns(CANDIDATE, 0) == round(SUSPICIOUS_RATIO * 1000)
 
 
 def test_candidates_are_audited_side_by_side(root: Candidate, audited: Callable[[Candidate], AuditOutcome]) -> None:

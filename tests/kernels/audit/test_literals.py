@@ -71,6 +71,11 @@ def test_an_expression_of_constants_counts_by_its_value(expression: tuple[str, i
         ("f<<<16384, 1>>>(x);", 16384),
         ("return n < 5 ? 1 : 16384;", 16384),
         ('strtol("16384", 0, 10)', 16384),
+        ("if (n > 16384.5) f();", 16384),
+        ("enum { HALF = 32769 / 2 };\nif (n > HALF) f();", 16384),
+        ('const char *s = "/*"; if (n > 16384) f();', 16384),
+        ('puts("//"); if (n > 16384) f();', 16384),
+        ('/* "*/ if (n > 16384) f();', 16384),
     ],
 )
 def test_c_names_a_size(text: str, size: int) -> None:
@@ -96,6 +101,9 @@ def test_c_names_a_size(text: str, size: int) -> None:
         ("def f(n, many=16384): ...", 16384),
         ("f(n) if n in (3, 16384) else g(n)", 16384),
         ("(many := 16384)", 16384),
+        ("def f(n, k: tl.constexpr = 128):\n    if n > k * k: g()", 16384),
+        ("def f(n, *, k=128):\n    if n > k * k: g()", 16384),
+        ("f(n, K=128)\ndef f(n, K):\n    if n > K * K: g()", 16384),
         ("if n > len('abcdefg') * 1000: f()", 7000),
         ("if -16384 > -n: f()", 16384),
     ],
@@ -104,13 +112,19 @@ def test_python_names_a_size(text: str, size: int) -> None:
     assert size in literals({"kernel.py": text})
 
 
+def test_c_is_read_whatever_its_files_are_called() -> None:
+    """What it includes may have any name, and a name that one file defines counts in the others."""
+    assert 16384 in literals({"a.c": '#include "n.py"', "n.py": "if (n > 16384) f();"})
+    assert 16384 in literals({"a.c": '#include "n.py"', "n.py": "# define MANY 16384"})
+    assert 16384 in literals({"a.c": "if (n > K * K) f();", "k.h": "#define K 128"})
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
         ("a.c", "// 16384\n/* 16384\n */ int x;"),
         ("a.c", 'puts("from 16384 on");'),
         ("a.c", "int of16384(void);"),
-        ("a.c", "x = 16384.5;"),
         ("kernel.py", '"""From 16384 on."""  # 16384\nx = True\n'),
         ("kernel.py", "of16384 = 'mov.b32 one, 16384;'"),
         ("kernel.py", "this does not parse 16384 ("),
