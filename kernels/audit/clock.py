@@ -304,7 +304,7 @@ class Session:
 
     def _halves(self, plan: Plan, index: int) -> int:
         """Samples of a paired arm in a block of the workload."""
-        return plan.halves_of(self._pace.messages_ns[index])
+        return plan.halves_of(self.pace.messages_ns[index] if self.pace is not None else 0)
 
     def _warm_up(self, plan: Plan, runners: Mapping[str, Sequence["Prepared"]], index: int) -> None:
         """An unrecorded message to every process, in an order that is drawn, where it is short enough to feel a cold
