@@ -48,9 +48,9 @@ SUSPICIOUS_RATIO = 0.85
 """A message that takes so much less than its arm's usual ones until then may have left work out: it is copied."""
 FEW_SAMPLES = 2
 """Of an arm, before which nothing says what is usual."""
-SHORT_COPIES = 2
+SHORT_COPIES = 1
 """Usual is the middle one of all messages for the first so many copies of each workload and arm in a group, and for"""
-SHORT_RATIO = 0.125
+SHORT_RATIO = 1 / 16
 """so many of the later turns, drawn in secret: who leaves work out of every other message has only short samples. For
 the other turns it is a good sample, which an honest message seldom is short beside."""
 MANY_MESSAGES = 24
