@@ -5,9 +5,8 @@ set of processes do. A group's estimate is the logarithm of a ratio of weighted 
 Student's t over the groups' estimates, with a bootstrap of whole groups as a cross-check.
 
 Blocks say by which of two rules their group's estimate and the margin are worked out. PAIRED: the median of the log
-ratios of neighbours in a palindrome; the margin is what sets two repetitions in one group apart. LOWER_HALVES, a
-device's and that of older records: of each arm's samples in a block the shorter half; the margin is what sets the
-incumbent's two processes apart.
+ratios of neighbours in a palindrome. LOWER_HALVES, a device's and that of older records: of each arm's samples in a
+block the shorter half. What the margin comes from is told at `identical_error`.
 """
 
 import math

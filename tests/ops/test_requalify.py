@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from kernelbraid.agents.requalify import speedup_logs
+from kernelbraid.events.errors import EventInvalid
+from kernelbraid.events.state import fold
+from kernelbraid.events.store import open_store
+from kernelbraid.kernels.audit import outcome
 from kernelbraid.kernels.audit.environment import Environment
 from kernelbraid.kernels.audit.simulated import SimulatedHarness
 from kernelbraid.kernels.operators.operator import Operator, Workload
@@ -160,3 +165,16 @@ def test_a_shipped_best_goes_before_what_was_searched_here(store: Path, tmp_path
     # and a report that cannot be read counts as none
     (folder / "cpu" / "best" / "report.json").write_text("{}")
     assert "shipped" not in call(store, "run", str(folder), "--audits", "1", wiring=ELSEWHERE).stderr
+
+
+def test_blocks_of_an_unknown_rule_are_no_claim(cli: Cli, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a log whose blocks another version recorded
+    log = open_store(f"sqlite:///{store}")
+    state = fold(log.read(CAMPAIGN))
+    best = state.implementations[state.best or ""]
+    assert speedup_logs(state, best, log.blob).degrees > 0
+    monkeypatch.setattr(outcome, "PAIRED", 99)
+    # when / then
+    with pytest.raises(EventInvalid, match=r"rule 3 .*`kernelbraid audit`"):
+        speedup_logs(state, best, log.blob)
+    log.close()
